@@ -1,4 +1,4 @@
-"""How many requests are in work, who waits and for how long, and who is told to come back; on a clock that is moved."""
+"""Requests in work, their waits, and the ones that are told to come back; on a clock that is moved."""
 
 from __future__ import annotations
 

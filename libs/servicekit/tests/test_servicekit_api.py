@@ -159,7 +159,7 @@ async def test_what_no_route_takes_is_a_problem(method: str, path: str, kind: st
     assert (answer.status_code, answer.json()["type"]) == (status, f"urn:hourglass:problem:{kind}")
     assert answer.headers["Content-Type"] == MEDIA_TYPE
     assert ("Allow" in answer.headers) == (status == 405)
-    # Whoever watches the service is not traced.
+    # Probes are not traced.
     assert (answer.json()["trace_id"] is None) == path.startswith("/health/")
 
 

@@ -1,4 +1,4 @@
-"""Tokens: who gets in, who does not, and what the clock has to do with it."""
+"""Tokens: which are valid, which are rejected, and when they expire."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_first_key_signs_and_every_key_verifies() -> None:
         f"{part({'alg': 'HS256', 'kid': 7})}.{part({})}.AAAA",
         f"{part({'alg': 'HS256', 'kid': ['k1']})}.{part({})}.AAAA",
         f"{part([])}.{part([])}.AAAA",
-        forged(iss="somebody else"),
+        forged(iss="another issuer"),
         forged(iss=None),
         forged(sub=None),
         forged(sub="no spaces"),
@@ -108,7 +108,7 @@ def test_what_is_not_a_token_of_ours_is_refused(text: str) -> None:
 
 @given(st.integers(0, 400), st.integers(1, 127))
 def test_a_token_that_was_tampered_with_is_refused_or_says_the_same(position: int, change: int) -> None:
-    """The same: base64 has spare bits at its end, which nobody looks at."""
+    """The same: base64 has spare bits at its end, which decoders ignore."""
     issued = tokens().issue("buyer-1", BUYER)
     at = position % len(issued)
     tampered = issued[:at] + chr(ord(issued[at]) ^ change) + issued[at + 1 :]
@@ -163,7 +163,7 @@ def test_roles_hold_scopes_that_are_described_and_nobody_has_them_all_but_by_nam
     for scopes in ROLES.values():
         assert scopes <= set(SCOPES)
     assert SELLER < OPERATOR
-    # Whoever sees everything neither orders nor pays.
+    # A role that reads everything neither orders nor pays.
     assert not OPERATOR & {auth.ORDERS_WRITE, auth.PAYMENTS_WRITE}
     assert not BUYER & {auth.ORDERS_ALL, auth.PAYMENTS_ALL, auth.ORDERS_SHIP, auth.REFUNDS_WRITE, auth.PRODUCTS_WRITE}
 

@@ -91,7 +91,11 @@ def test_every_variable_sets_its_field() -> None:
         ("SHOP_TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.1/8 has host bits set; allowed are"),
         ("SHOP_TRUSTED_PROXIES", "10.0.0.1,", "'' does not appear to be an IPv4 or IPv6 network; allowed are"),
         ("SHOP_TRUSTED_PROXIES", "*", "'*' does not appear to be an IPv4 or IPv6 network; allowed are"),
-        ("SHOP_TRUSTED_PROXIES", "::/0", "::/0 is everybody, who could then name any address; allowed are"),
+        (
+            "SHOP_TRUSTED_PROXIES",
+            "::/0",
+            "::/0 is every address, so that any client could name any address; allowed are",
+        ),
         ("SHOP_CITY_FILE", "/no/such/file", "SHOP_CITY_FILE='/no/such/file' cannot be read: No such file"),
         ("SHOP_MQ_URL", "host", "SHOP_MQ_URL='host': allowed is a URL"),
         ("SHOP_LISTEN", "host", "SHOP_LISTEN='host': allowed is host:port"),

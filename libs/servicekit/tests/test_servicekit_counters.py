@@ -1,4 +1,4 @@
-"""Counters that triggers keep: what they add up to, and that nobody waits for them in a circle."""
+"""Counters that triggers keep: what they add up to, and that no deadlock comes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of work on both databases: who waits for whom, and what stays after a failure."""
+"""Units of work on both databases: which wait for which, and what stays after a failure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class AheadClock(RealClock):
 
 
 def clock_on(machine: SimClock, folder: Path) -> DatabaseClock:
-    return DatabaseClock(machine, Database(f"{SQLITE_PREFIX}{folder / 'nobody.db'}"))
+    return DatabaseClock(machine, Database(f"{SQLITE_PREFIX}{folder / 'missing.db'}"))
 
 
 async def test_dates_are_the_databases_where_it_has_a_clock_of_its_own(new_database_url: NewDatabaseUrl) -> None:

@@ -27,7 +27,7 @@ async def test_a_part_that_does_not_answer_is_said_so_in_time_beside_those_that_
 
     async def silent() -> str:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("this is never set")
 
     report = asyncio.ensure_future(Health({"silent": silent, "well": well, "mute": silent}, clock).report())
     await clock.advance(CHECK_MAX_S)  # once for all of them: they are asked together

@@ -1,4 +1,4 @@
-"""A service that has more requests than places: what it answers, whom it lets through, and what it counts."""
+"""A service that has more requests than places: what it answers, what it lets through, and what it counts."""
 
 from __future__ import annotations
 

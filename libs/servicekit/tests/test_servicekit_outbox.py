@@ -1,4 +1,5 @@
-"""The outbox: what is told when the queue is there, kept when it is not, and told once whoever dies in between."""
+"""The outbox: what is told when the queue is there, kept when it is not, and told once, whichever process dies in
+between."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker
 
 
 async def park(broker: EmbeddedBroker, count: int, group: str = GROUP) -> list[str]:
-    """Half messages of which nobody knows how they ended, until the broker has given them up."""
+    """Half messages without a known outcome, until the broker has parked them."""
     publisher = MqPublisher(broker.url, group, broker.clock)
     begun: list[str] = []
 
@@ -102,4 +102,4 @@ async def test_a_transaction_that_is_older_than_the_rows_is_left_to_a_person(bro
 
 async def test_a_queue_that_is_away_is_said_to_be() -> None:
     with pytest.raises(QueueUnreachableError):
-        await MqParkedTransactions("memory://nobody", GROUP, SimClock()).oldest(1)
+        await MqParkedTransactions("memory://missing", GROUP, SimClock()).oldest(1)

@@ -1,4 +1,4 @@
-"""The limit on requests: what is counted, for whom, and how much is remembered."""
+"""The limit on requests: what is counted, for which caller, and how much is remembered."""
 
 from __future__ import annotations
 

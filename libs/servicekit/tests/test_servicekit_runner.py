@@ -46,7 +46,7 @@ def config_in(folder: Path, mq_url: str) -> Config:
 
 
 async def never_asked(transaction_id: str) -> LocalOutcome:
-    raise AssertionError(f"nobody has sent a half message, and the queue asks for {transaction_id}")
+    raise AssertionError(f"no half message was sent, and the queue asks for {transaction_id}")
 
 
 def composed_of(work: Background) -> Callable[[Database, MqConnection, Clock], Composition]:

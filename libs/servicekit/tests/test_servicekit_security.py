@@ -1,4 +1,4 @@
-"""Callers over HTTP: who is asked for a token, what is said to whom, how often one may ask, and what a tag decides."""
+"""Callers over HTTP: which routes need a token, the problems of a rejected one, rate limits, and entity tags."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_token_that_is_none_is_refused_with_the_reason(value: str) -> No
         answer = await doors.http.get("/any", headers=headers)
         assert (answer.status_code, answer.json()["type"]) == (401, PROBLEM + "unauthenticated")
         assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
-        # Where nobody is asked, nobody is refused.
+        # A route without tokens refuses no caller.
         assert (await doors.http.get("/open", headers=headers)).status_code == 200
 
 

@@ -59,7 +59,7 @@ def test_the_largest_number_of_the_database_is_taken() -> None:
 )
 def test_a_subscription_takes_its_tags(tags: str, tag: str, is_taken: bool) -> None:
     async def handle(_body: bytes) -> None:
-        raise AssertionError("nobody delivers here")
+        raise AssertionError("nothing is delivered here")
 
     subscription = Subscription("group", "topic", tags, handle)
     assert subscription.takes("topic", tag) is is_taken

@@ -1,10 +1,10 @@
-"""Who is asking, and what they may do: callers, scopes, roles, and the signed tokens that carry them.
+"""Callers and their rights: scopes, roles, and the signed tokens that carry them.
 
 A token is a JWT (RFC 7519) signed with HMAC-SHA256: header `kid`, claims iss, sub, scope (names with spaces between,
-RFC 8693), iat and exp in seconds. Whoever has a key can issue tokens for anybody; all services share the keys.
+RFC 8693), iat and exp in seconds. Each key can issue tokens for every subject; all services share the keys.
 
 Invariants: only HS256 is taken, whatever a token's header says; time comes from the injected clock, never from the
-library; the first key signs and every key verifies, so that a key is replaced without refusing anybody.
+library; the first key signs and every key verifies, so that replacing a key invalidates no token.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class InvalidTokenError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever a request comes from: a person or a program, and what they were allowed."""
+    """The sender of a request, a person or a program, with its scopes."""
 
     subject: str
     scopes: frozenset[str]

@@ -112,6 +112,6 @@ class StoredGauge:
 
 
 def stored_gauges(*gauges: Callable[[], StoredGauge]) -> list[Background]:
-    """The gauges as background work, if measurements go anywhere; else none, and nobody asks the database."""
+    """The gauges as background work, if measurements go anywhere; else none, and the database is not asked."""
     made = [gauge() for gauge in gauges] if telemetry.is_measuring() else []
     return [Background("gauge", gauge.run, gauge.stop) for gauge in made]

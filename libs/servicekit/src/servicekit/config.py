@@ -240,7 +240,7 @@ def _trusted_proxies(name: str, text: str) -> dict[str, Any]:
 def _network(text: str) -> str:
     network = ipaddress.ip_network(text.strip())
     if network.prefixlen == 0:
-        raise ValueError(f"{network} is everybody, who could then name any address")
+        raise ValueError(f"{network} is every address, so that any client could name any address")
     return str(network)
 
 

@@ -12,7 +12,7 @@ from servicekit.errors import MalformedMessageError
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """What a service tells the queue. `key` is the business key.
+    """A message to publish. `key` is the business key.
 
     It is delivered at once, or after `delay_level` (1 to 18), or at `deliver_at_ms` since 1970, 40 days from now at
     most; a moment that has passed means at once. Raises ValueError for a message that has both.
@@ -85,8 +85,8 @@ class Subscription:
     It may get a message twice, and carries it out once: servicekit.sql.units.
 
     `is_broadcasting`: every process of the service gets every message that comes after its start, and nothing of it
-    outlives the process. For what only this process can do, such as telling those who wait at it: what was missed while
-    it was away, and what its handler could not do, never comes again.
+    outlives the process. For what only this process can do, such as telling its own clients: messages that were missed
+    while it was away, or that its handler could not handle, never come again.
     """
 
     group: str

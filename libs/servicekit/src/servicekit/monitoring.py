@@ -1,4 +1,4 @@
-"""What operators see of a service: whether it can do its work now, and the spans of what it does."""
+"""Readiness of a service, and the spans of its database statements and HTTP calls."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class HealthReport:
 class Health:
     """Asks every part by name, all at once.
 
-    Invariants: a report comes within CHECK_MAX_S, whatever its parts do; while one is made, whoever asks waits for it,
-    so that nobody can make the service ask its database and its queue faster than one after another.
+    Invariants: a report comes within CHECK_MAX_S, whatever its parts do; callers share the report that is being made,
+    so that no client can make the service ask its database and its queue more than once at a time.
     """
 
     def __init__(self, parts: Mapping[str, HealthCheck], clock: Clock) -> None:
@@ -57,7 +57,7 @@ class Health:
         """Never raises: what does not answer, or not in time, is in the report."""
         if self._making is None or self._making.done():
             self._making = asyncio.ensure_future(self._report())
-        return await asyncio.shield(self._making)  # who goes away takes nobody else's answer along
+        return await asyncio.shield(self._making)  # a cancelled caller does not cancel it for the others
 
     async def _report(self) -> HealthReport:
         answers = await asyncio.gather(*(self._ask(name, check) for name, check in self._parts.items()))
@@ -90,9 +90,8 @@ def trace_statements(engine: AsyncEngine) -> None:
     """Make spans of the engine's statements, if spans go anywhere.
 
     They are put in, and imported, only while spans go anywhere, and they make a span only inside one that is recorded:
-    what a service does by itself again and again (polls, checks of its health) would fill the traces with what nobody
-    asked for. A statement's span has its text, with the places of the values and not the values. Taking a connection
-    makes no span.
+    the spans of periodic work (polls, checks of its health) would fill the traces. A statement's span has its text,
+    with the places of the values and not the values. Taking a connection makes no span.
     """
     if not telemetry.is_tracing():
         return

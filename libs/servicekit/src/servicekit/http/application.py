@@ -1,6 +1,6 @@
 """The FastAPI application of a service, with what all of them have: /health, /docs, and one OpenAPI document.
 
-What the document says of every route (problems, who may ask, limits) is added here, once, so that none can forget it.
+What the document says of every route (problems, scopes, limits) is added here, once, so that none can forget it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def ready(request: Request, response: Response) -> Readiness:
 
 
 VERSION = "0.1.0"
-# Whoever watches the service asks every second: a span of each would hide the others.
+# Probes ask every second: their spans would hide the others.
 UNTRACED_URLS = ("/health/live", "/health/ready")
 
 _TAGS = [
@@ -83,7 +83,7 @@ _TAGS = [
     {"name": "orders", "description": "Orders, from their placing to their completion."},
     {"name": "payments", "description": "Money that buyers pay, and that goes back to them."},
     {"name": "webhooks", "description": "What the payment gateway tells; its requests are signed."},
-    {"name": "operations", "description": "For those who run the service."},
+    {"name": "operations", "description": "For operators of the service."},
 ]
 
 
@@ -93,7 +93,7 @@ class ServiceApi(FastAPI):
     is_untraced: IsUntraced
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Outside of everything: an error that nobody has expected is answered within the trace as well."""
+        """Outside of everything: an unexpected error is answered within the trace as well."""
         stack = super().build_middleware_stack()
         return stack if telemetry.is_tracing() else TraceIds(stack, self.is_untraced)
 
@@ -133,10 +133,9 @@ def build_api(
     """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
 
     `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none,
-    and so is `admission_limit`, beyond which requests are told to come back later. `rate_limit` is for each of those
-    whom `identify` finds.
-    Whoever asks for one of `untraced_urls`, which are paths, gets no trace.
-    Without `tokens` nobody is known, and the routes see for themselves who may ask.
+    and so is `admission_limit`, beyond which requests are told to come back later. `rate_limit` is for each caller that
+    `identify` finds. Requests of `untraced_urls`, which are paths, get no trace. Without `tokens` no caller is known,
+    and the routes check access themselves.
     """
     is_untraced = untraced(untraced_urls)
     app = ServiceApi(
@@ -231,7 +230,7 @@ def _mend_parameters(operation: dict[str, Any]) -> None:
 
 def _add_access(operation: dict[str, Any]) -> None:
     if not operation.get("security"):
-        operation["security"] = []  # said aloud: nobody is asked for a token
+        operation["security"] = []  # explicit: no token is needed
         return
     # FastAPI lists all scopes of a route in one entry, which would mean that every one of them is needed.
     (needed,) = operation["security"]

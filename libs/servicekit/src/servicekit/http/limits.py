@@ -18,8 +18,8 @@ WAIT_MAX_MS = 60_000
 SHARE_OF_THE_OTHER_KIND = 4  # a quarter
 WAITING_PER_PLACE = 16
 OVERLOAD_PATIENCE_SHARE = 10  # a tenth
-# A client that comes back too early makes things worse. Those who were refused lately are spread over the time in which
-# as many as them are carried out, so that what comes again is about what finds a place.
+# A client that comes back too early makes things worse. The clients that were refused lately are spread over the time
+# in which as many as them are carried out, so that what comes again is about what finds a place.
 RECENT_S = 10.0
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S = 2, 30
@@ -79,7 +79,7 @@ class OverloadedError(Exception):
 
 @dataclass(slots=True)
 class _Line:
-    """Those of one kind. `standing_since` is when somebody had to wait for the first time since there was a place."""
+    """Those of one kind. `standing_since` is when a request first had to wait since there was a place."""
 
     kind: Kind
     in_work: int = 0
@@ -135,15 +135,15 @@ class Admission:
     A service that begins everything that arrives finishes nothing in time once more arrives than it can do. So a
     bounded number of requests is in work; the next ones wait in line, and how long depends on the line. One that was
     empty a moment ago is a burst, which is waited out. One that has stood for as long as a burst may wait is an
-    overload: waiting only makes everybody late, and the patience becomes a tenth (after CoDel, RFC 8289: what matters
-    is how long the line stands, not how long it is). The line then holds just enough for the places to be taken again
-    at once.
+    overload: waiting only makes every request late, and the patience becomes a tenth (after CoDel, RFC 8289: what
+    matters is how long the line stands, not how long it is). The line then holds just enough for the places to be taken
+    again at once.
 
     Reads and writes each leave a quarter of the places to the other kind: writes that hang on a dead queue do not stop
     reading, and reading much does not stop writes. Where both could go on, writes go first.
 
-    Invariants: at most `requests` are in work, of one kind at most `per_kind`; nobody waits while there is a place for
-    their kind; first come, first served within a kind; no more than `waiting_max` of a kind wait.
+    Invariants: at most `requests` are in work, of one kind at most `per_kind`; no request waits while there is a place
+    for its kind; first come, first served within a kind; no more than `waiting_max` of a kind wait.
     """
 
     def __init__(self, limit: AdmissionLimit, clock: Clock) -> None:
@@ -199,7 +199,7 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(line)  # the place was given to somebody who had just been cancelled
+                self._leave(line)  # the place was given to a request that had just been cancelled
             raise
         finally:
             timer.cancel()

@@ -1,9 +1,9 @@
-"""What a request passes before its route: its trace, its caller, and the limits on its body, its number and its place.
+"""The middleware before a route: the request's trace, its caller, and the limits on its body, rate and place in work.
 
     @router.post("/orders")
     async def place_order(caller: Annotated[Caller, Depends(requires(ORDERS_WRITE))]) -> OrderAnswer: ...
 
-Whose an object is, is for the use case to decide: it answers for another buyer's object as for one that does not exist.
+The use case decides to whom an object belongs: it answers for another buyer's object as for one that does not exist.
 Invariants: the token of a request (`Authorization: Bearer <token>`, RFC 6750) is verified once; cookies are never
 looked at, so that no other site can make a browser ask anything of these routes; a body is complete, and within its
 limits in bytes and in time, before its request gets a place in work.
@@ -72,8 +72,8 @@ def request_telemetry(is_untraced: IsUntraced | None = None) -> TelemetryConfig:
 class TraceIds:
     """ASGI middleware: a request runs in its caller's trace, or in a new one, and nothing is recorded of it.
 
-    Problems, log lines and rows name the trace of a request in any case. To collect a span's attributes that nobody
-    wants was a tenth of what placing an order took, so that an id is made without them.
+    Problems, log lines and rows name the trace of a request in any case. Collecting unused span attributes took a tenth
+    of the time to place an order, so an id is made without them.
     """
 
     def __init__(self, app: ASGIApp, is_untraced: IsUntraced) -> None:
@@ -98,14 +98,14 @@ BEARER = HTTPBearer(
     auto_error=False,
 )
 
-# Who sends a request, if that is known and proven.
+# The authenticated caller of a request, if there is one.
 Identify = Callable[[Scope], Caller | None]
 
 _CALLER = "caller"
 
 
 class Identification:
-    """ASGI middleware: finds out whose request it is, before anything else looks at it."""
+    """ASGI middleware: authenticates a request's caller before anything else looks at it."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
         self._app = app
@@ -130,13 +130,13 @@ class Identification:
 
 
 def identified(scope: Scope) -> Caller | None:
-    """Who asks, if that is known and proven."""
+    """The authenticated caller, if there is one."""
     found = scope.get("state", {}).get(_CALLER)
     return found if isinstance(found, Caller) else None
 
 
 def _caller_of(scope: Scope) -> Caller:
-    """Who asks. Raises the problem `unauthenticated`."""
+    """The authenticated caller. Raises the problem `unauthenticated`."""
     found = scope.get("state", {}).get(_CALLER)
     if isinstance(found, InvalidTokenError):
         challenge = f'{CHALLENGE}, error="invalid_token", error_description="{found}"'
@@ -147,7 +147,7 @@ def _caller_of(scope: Scope) -> Caller:
 
 
 class TokensFirst:
-    """ASGI middleware inside Identification: a route that `requires` a caller is told of no request without one.
+    """ASGI middleware inside Identification: a route that `requires` a caller gets no request without one.
 
     Such a request is answered 401 before its body is read and before it takes a place in work. `routes` is asked once,
     by the first request without a caller.
@@ -180,7 +180,7 @@ def _asks_for_token(dependant: Dependant | None) -> bool:
 
 
 def requires(*scopes: str) -> Callable[..., Awaitable[Caller]]:
-    """A dependency: the caller, who has one of `scopes` at least; without scopes, anybody with a valid token.
+    """A dependency: the caller, with one of `scopes` at least; without scopes, any caller with a valid token.
 
     Raises the problems `unauthenticated` and `forbidden`.
     """
@@ -275,7 +275,7 @@ async def _refuse(kind: ProblemType, detail: str, scope: Scope, receive: Receive
     await problem_response(kind, detail, headers={"Connection": "close"})(scope, receive, send)
 
 
-# Whoever watches the service, and the payment gateway, is never told to come back later.
+# Probes and the payment gateway are never told to come back later.
 UNLIMITED_PREFIXES = ("/health/", "/webhooks/")
 POLICY_NAME = "default"
 
@@ -284,7 +284,7 @@ _IPV6_PREFIX_BITS = 64
 
 
 class RequestLimit:
-    """ASGI middleware inside Identification: counts by who `identify` says it is, else by the client's address.
+    """ASGI middleware inside Identification: counts by the caller that `identify` finds, else by the client's address.
 
     Every answer tells the limit, as draft-ietf-httpapi-ratelimit-headers-11 has it, for example
     `RateLimit-Policy: "default";q=600;w=60` and `RateLimit: "default";r=599;t=60`.
@@ -351,9 +351,9 @@ class LoadShedding:
     """ASGI middleware inside BodyLimit: a request, which is complete, has its place in work until its answer begins.
 
     A stream of events, which lasts for minutes, holds no place once it has begun; nor does a request that says that it
-    waits for another service (`leave_place`). Whoever watches the service and the
-    payment gateway's webhooks need none: what they ask is little, and what money does has to be heard. More requests
-    than the service can carry out are answered 503, with when to come back (`Admission`).
+    waits for another service (`leave_place`). Probes and the payment gateway's webhooks need none: probes cost little,
+    and webhooks must not be lost. More requests than the service can carry out are answered 503, with when to come back
+    (`Admission`).
 
     Metrics, by method: hourglass.http.requests.in_flight (in work now), hourglass.http.requests.shed (answered so).
     """
@@ -398,7 +398,8 @@ class LoadShedding:
 
 
 def leave_place(scope: Scope) -> None:
-    """Let others work: from here on the request waits for another service, so long that it would keep them out."""
+    """Give the place back: from here on the request waits for another service, so long that it would keep others
+    out."""
     place = scope.get("state", {}).get(_PLACE)
     if place is not None:
         place.leave()

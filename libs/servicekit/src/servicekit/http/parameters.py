@@ -29,7 +29,7 @@ LOCATION_HEADER: dict[str, Any] = {"Location": {"description": "where to read it
 
 
 class RequestModel(BaseModel):
-    """A request: members that nobody knows are refused."""
+    """A request: unknown members are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +68,8 @@ class Readiness(AnswerModel):
     checks: dict[str, str]
 
 
-# Of a route's `responses`: the header of an answer that has a tag, and the answer to whoever has this state already.
+# Of a route's `responses`: the header of an answer that has a tag, and the answer to a client that has this state
+# already.
 ETAG_HEADER: dict[str, Any] = {
     "ETag": {"description": "this state, for If-Match and If-None-Match", "schema": {"type": "string"}}
 }

@@ -58,7 +58,8 @@ class HttpServer:
     are served as `limits` and the operating system's limit on open files allow.
 
     `trusted_proxies` are addresses and networks. Of a connection from one of them, the client is the last address of
-    X-Forwarded-For that is not itself in them, and the scheme is that of X-Forwarded-Proto. Nobody else is believed.
+    X-Forwarded-For that is not itself in them, and the scheme is that of X-Forwarded-Proto. The headers of other peers
+    are ignored.
     """
 
     def __init__(

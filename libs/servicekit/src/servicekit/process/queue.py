@@ -181,7 +181,7 @@ def build_consumer(url: str, subscription: Subscription, storage: HealthCheck, c
     """A consumer that is not started yet; `storage` says whether the database answers.
 
     A group begins with the first message of its topic: no event may be missed. A process to which everything is
-    broadcast begins with the next one: it has nobody yet to whom it could tell what was before.
+    broadcast begins with the next one: it has no clients yet for earlier events.
 
     A message that cannot be carried out because the database is away stays where it is, and nothing else is consumed:
     sent back, each would come again by a delay that grows to hours, however soon the database is back, and become a
@@ -223,7 +223,7 @@ class _Handling:
         self._subscription = subscription
         self._storage = storage
         self._clock = clock
-        self._looking = asyncio.Lock()  # one looks for all that wait
+        self._looking = asyncio.Lock()  # one task asks for all that wait
 
     async def handle(self, message: MessageExt) -> bool:
         """Whether the message is done; otherwise it is sent back."""
@@ -370,7 +370,7 @@ class MqConnection:
 
 
 def _answers(_statuses: Sequence[BrokerStatus]) -> str:
-    return OK  # whoever does not answer has no status
+    return OK  # a broker that does not answer has no status
 
 
 def _writes(statuses: Sequence[BrokerStatus]) -> str:

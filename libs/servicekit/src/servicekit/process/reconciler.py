@@ -1,7 +1,7 @@
-"""The reconciler: looks for what messages should have brought about and did not, and puts it right (ADR 120).
+"""The reconciler: finds what messages should have done and did not, and does it (ADR 120).
 
 Each check reads a bounded part of this service's tables, and says of what it finds how it is put right. A repair does
-what a message would have done, through the same use case: whoever does it a second time changes nothing.
+what a message would have done, through the same use case: doing it twice changes nothing.
 
 Invariants: a round reads at most two pages of a list for each check; one finding that cannot be put right keeps no
 other from it, and one check no other; what was put right is left alone for REPEAT_AFTER_S.
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be; `what` is one sentence, always the same for the same thing.
+    """An inconsistency; `what` is one sentence, always the same for the same thing.
 
     `repair` answers whether it is put right; what has to wait for something else is looked at again in the next round.
     """
@@ -167,7 +167,7 @@ DECIDED_UNTIL_MS = (TRANSACTIONS_KEEP_DAYS - 1) * DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class ParkedTransaction:
-    """A transaction that nobody could answer for; `topic` and `keys` are those of its message."""
+    """A transaction whose checks got no answer; `topic` and `keys` are those of its message."""
 
     transaction_id: str
     topic: str

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """No streams to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Composition:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the runner has to know of a service. `topics` have to exist before anything is sent or read."""
+    """A service's description for the runner. `topics` have to exist before anything is sent or read."""
 
     name: str
     migrations: Migrations

@@ -81,8 +81,8 @@ class FailedUnits:
     """The connections of an engine on which something has failed that was not rolled back.
 
     - A unit in which a statement has failed is not committed. PostgreSQL answers COMMIT in such a transaction with a
-      rollback, and calls that no error: whoever had caught the error of the statement would believe that everything was
-      kept. SQLite would keep the rest. What failed inside a savepoint that was rolled back is forgotten with it.
+      rollback, and calls that no error: a unit that had caught the error of the statement would believe that everything
+      was kept. SQLite would keep the rest. What failed inside a savepoint that was rolled back is forgotten with it.
     - A commit that fails is rolled back. SQLite leaves the transaction open when a commit fails, and SQLAlchemy
       believes that it is over: the connection would go back to the pool with the write lock.
     """
@@ -156,7 +156,7 @@ class OneHopConnection(aiosqlite.Connection):
 
     aiosqlite hands creating a cursor, executing, fetching and closing to the connection's thread one by one, and each
     hand-over costs more than a statement by primary key itself. Here a statement is one hand-over; and inside a writing
-    transaction it is none: whoever holds the write lock waits for nobody until COMMIT, which writes, syncs and
+    transaction it is none: the holder of the write lock waits for nothing until COMMIT, which writes, syncs and
     checkpoints, and which goes to the thread as BEGIN IMMEDIATE does. So nothing that may wait runs on the event loop.
 
     Invariant: loop and thread never use the connection at the same time. The loop uses it only while
@@ -168,7 +168,7 @@ class OneHopConnection(aiosqlite.Connection):
 
     def __init__(self, path: str) -> None:
         super().__init__(partial(sqlite3.connect, path, check_same_thread=False), iter_chunk_size=64)
-        self._thread.daemon = True  # a connection that nobody closed does not keep the process alive
+        self._thread.daemon = True  # a connection that was not closed does not keep the process alive
 
     @property
     def has_thread(self) -> bool:
@@ -390,7 +390,7 @@ async def _unit(engine: AsyncEngine, failed_units: FailedUnits) -> AsyncIterator
             try:
                 async with failed_units.transaction(connection):
                     yield connection
-            except OSError:  # no answer in time: whatever the connection says from now on belongs to nobody
+            except OSError:  # no answer in time: later answers on this connection belong to no statement
                 if not connection.invalidated:
                     await connection.invalidate()
                 raise
@@ -400,7 +400,7 @@ async def _unit(engine: AsyncEngine, failed_units: FailedUnits) -> AsyncIterator
 
 
 async def _roll_back(connection: AsyncConnection) -> None:
-    """What was not committed. A server that has gone has rolled back itself: nobody needs to hear of it."""
+    """What was not committed. A server that has gone has rolled back itself, so its errors are ignored."""
     try:
         await connection.rollback()
     except (DBAPIError, OSError):
@@ -424,5 +424,5 @@ def _require_open(connection: Any, _record: Any, _proxy: Any) -> None:
 
 
 def _end(connection: Any, _record: Any) -> None:
-    """Without a farewell, which waits for a server that may be silent. It rolls back what is open all the same."""
+    """Close at once: an orderly close may wait for a silent server. The server rolls back what is open all the same."""
     connection.driver_connection.terminate()

@@ -3,9 +3,9 @@
     async with database.writing() as connection:
         ... and await connection.commit()
 
-Both keep the same promises, and differ in who waits for whom. On SQLite one unit writes at a time, and what it has read
-cannot change before it writes. On PostgreSQL any number write: what a unit has read may have changed, unless it has
-locked it; so the rows decide, by compare-and-set and their constraints.
+Both keep the same promises, and differ in what waits. On SQLite one unit writes at a time, and what it has read cannot
+change before it writes. On PostgreSQL any number write: what a unit has read may have changed, unless it has locked it;
+so the rows decide, by compare-and-set and their constraints.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Database:
     def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection for statements that only read, of which each may see another state of the database.
 
-        On PostgreSQL it costs two round trips less than `reading`: for what is decided again by who writes. Raises
-        StorageUnavailableError.
+        On PostgreSQL it costs two round trips less than `reading`: for reads whose decision is checked again on write.
+        Raises StorageUnavailableError.
         """
         return self._backend.autocommit()
 

@@ -5,7 +5,7 @@ once the queue is back.
 
 Invariants: a message is told exactly if its unit of work was committed, and by one way only: as the message of a
 transaction, or as a row of the outbox, never as both. The relay takes the row away in the very transaction whose
-message it tells, so that a row is told once, whoever dies in between and however many processes relay.
+message it tells, so that a row is told once, whichever process dies in between and however many relay.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Outbox(Protocol):
         """At most `limit` messages, the first one first."""
 
     async def remove(self, row_id: int) -> bool:
-        """Take a message away; False if somebody else has."""
+        """Take a message away; False if another process has."""
 
     async def count(self) -> int:
         """How many messages wait."""
@@ -112,7 +112,7 @@ class OutboxPublisher(Generic[UnitT]):
             try:
                 return await self._publisher.publish(message, local)
             except (PublishError, TransactionGivenUpError) as error:
-                # Both mean that nothing was written, and that nobody will ever see that message.
+                # Both mean that nothing was written, and that the message will never be delivered.
                 log.warning("the queue did not take a message; it is kept", topic=message.topic, error=str(error))
         async with self._units.writing() as unit:
             result = await local(unit)

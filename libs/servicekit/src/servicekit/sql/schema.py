@@ -74,8 +74,8 @@ class Counted:
     `what` names the triggers. `name`, `value` and `where` are SQL over one row, whose columns are written
     `{row}.column`; they use no columns but `columns`.
 
-    Triggers keep them in the transaction that changes a row, whoever changes it: an instance of the version before, and
-    an operator with SQL, too. A migration makes them; its `Counted` says what is counted.
+    Triggers keep them in the transaction that changes a row, also when an instance of the version before or an operator
+    with SQL changes it. A migration makes them; its `Counted` says what is counted.
 
     Invariant: at any moment the value of a counter, summed over its shards, is what its rows add up to.
 
@@ -92,7 +92,7 @@ class Counted:
     where: str = "TRUE"
 
     def begin(self, connection: Connection) -> None:
-        """Count from now on, and what there is. On PostgreSQL nobody writes to the table until the migration ends."""
+        """Count from now on, and what there is. On PostgreSQL writes to the table wait until the migration ends."""
         if connection.dialect.name == "postgresql":
             self._begin_on_postgresql(connection)
         else:
@@ -223,8 +223,8 @@ class Migrations:
     in `context.config.attributes["connection"]`.
 
     A migration may say `oldest_code = "0007"`: code whose own newest migration is 0007, or a later one, works with the
-    schema that it makes. Without it no older code does. The database keeps the word of its newest migration beside its
-    revision, in alembic_version.oldest_code, so that code which does not know the migration can read it: that code
+    schema that it makes. Without it no older code does. The database keeps `oldest_code` of its newest migration beside
+    its revision, in alembic_version.oldest_code, so that code which does not know the migration can read it: that code
     starts, and leaves the schema as it is (docs/guides/releases.md).
     """
 

@@ -171,7 +171,7 @@ class OutboxTable:
 class SqlOutbox:
     """Implements `Outbox`.
 
-    A row is taken away by `DELETE ... WHERE row_id = ...`, and its row count decides who told it.
+    A row is taken away by `DELETE ... WHERE row_id = ...`, and its row count decides which process told it.
     """
 
     def __init__(self, table: OutboxTable, connection: AsyncConnection) -> None:
@@ -248,7 +248,7 @@ class IdempotencyKeysTable:
         return None if row is None else KeyClaim(subject, key, row.fingerprint, row.result_id)
 
     def row(self, claim: KeyClaim, at_ms: int) -> dict[str, object]:
-        """The row of a claim, for those who insert it together with its result."""
+        """The row of a claim, for callers that insert it together with its result."""
         return {
             "subject": claim.subject,
             "idempotency_key": claim.key,

@@ -29,7 +29,7 @@ UnitT = TypeVar("UnitT", bound="TransactionalUnit")
 
 
 class LocalOutcome(enum.Enum):
-    """What became of a local transaction, as far as its process knows."""
+    """The outcome of a local transaction, as far as its process knows."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -88,13 +88,13 @@ class TransactionalPublisher(Generic[UnitT]):
 
         order = await self._transactions.publish(events.created(order), lambda unit: self._write(unit, order))
 
-    The queue gets a half message, which nobody sees; then the local transaction runs, and its row (`unit.transactions`)
-    is committed with what it wrote; then the queue is told to deliver or to drop the message. If the process dies in
-    between, the queue asks any living process of the group, and `check` answers from the database.
+    The queue gets a half message, which no consumer sees; then the local transaction runs, and its row
+    (`unit.transactions`) is committed with what it wrote; then the queue is told to deliver or to drop the message. If
+    the process dies in between, the queue asks any running process of the group, and `check` answers from the database.
 
     Invariants: `local` runs only after the queue has the half message; a transaction row exists exactly for committed
-    local transactions and for those that were given up, and its id is never used twice; so whoever comes second,
-    transaction or check, finds the row of the other.
+    local transactions and for those that were given up, and its id is never used twice; so the later one of transaction
+    and check finds the row of the other.
     """
 
     def __init__(self, units: WritingUnits[UnitT], queue: TransactionalQueue, clock: Clock) -> None:
@@ -105,8 +105,8 @@ class TransactionalPublisher(Generic[UnitT]):
     async def publish(self, message: OutgoingMessage, local: Callable[[UnitT], Awaitable[T]]) -> T:
         """What `local` returns, after its unit was committed; the message is delivered then, or soon after.
 
-        `local` writes and does not commit. When it raises, its unit is rolled back, nobody sees the message, and the
-        error comes out of here. Raises PublishError when the queue is not there (nothing was written),
+        `local` writes and does not commit. When it raises, its unit is rolled back, the message is not delivered, and
+        the error comes out of here. Raises PublishError when the queue is not there (nothing was written),
         TransactionGivenUpError, and StorageUnavailableError.
         """
         return await self.publish_all((message,), local)
@@ -182,9 +182,9 @@ class Inbox(Protocol):
             if await unit.inbox.once(GROUP, payment_id, now_ms):
                 ... carry it out, and commit ...
 
-    Whoever publishes together with the unit cannot leave it quietly, and raises by `require_first` instead. The guards
-    of the domain (compare-and-set on a status, primary keys) stay behind it: the inbox forgets after some days, they do
-    not.
+    A handler that publishes together with the unit cannot leave it without an error, and calls `require_first` instead.
+    The guards of the domain (compare-and-set on a status, primary keys) stay behind it: the inbox forgets after some
+    days, they do not.
 
     Invariant: a key is consumed by the very transaction that carries its message out.
     """
@@ -204,7 +204,7 @@ async def require_first(inbox: Inbox, consumer_group: str, business_key: str, at
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
-    """A key that was used: by whom, for which payload, and what came of it."""
+    """A key that was used: by which subject, for which payload, and with which result."""
 
     subject: str
     key: str
@@ -229,7 +229,7 @@ class IdempotencyKeys(Protocol):
                 await unit.keys.claim(KeyClaim(buyer_id, key, fingerprint(request), new_id), now_ms)
                 ... make it, and commit ...
 
-    A key belongs to its subject, who used it: two buyers may use one text, and neither learns of the other.
+    A key belongs to the subject that used it: two buyers may use one text, and neither learns of the other.
 
     Invariants: a key of a subject makes at most one result, because its claim is part of the result's own transaction;
     a request that was refused leaves no claim behind.

@@ -1,4 +1,4 @@
-"""Databases that a service's migrations have made, how they look, and what the next version makes of them."""
+"""Databases that a service's migrations have made, how they look, and migrations of the next version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an OpenAPI document owes its readers, as sentences about what is missing."""
+"""Faults of an OpenAPI document, each as a sentence about what is missing."""
 
 from __future__ import annotations
 

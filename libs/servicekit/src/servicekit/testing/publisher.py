@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 class ProcessDeathError(BaseException):
-    """Raised by a test's hook: the process ends here, and nobody catches anything."""
+    """Raised by a test's hook: the process ends here, and nothing catches it."""
 
 
 async def die(_transaction_id: str) -> None:
@@ -66,7 +66,7 @@ class RecordingPublisher:
             self._end(transaction_id, await check(transaction_id))
 
     def park(self) -> None:
-        """Nobody could answer for the open half messages."""
+        """Park the open half messages: their checks got no answer."""
         self.parked |= self.halves
         self.halves.clear()
 
