@@ -172,7 +172,7 @@ class TestAdvertisedAddress:
         async with stopped_at_the_end(served):
             await served.start()
             (sentence,) = log_lines(served, "error")
-        assert f"at 127.0.0.2:{port}, which does not lead here: nobody answers there" in sentence
+        assert f"at 127.0.0.2:{port}, which does not lead here: nothing answers there" in sentence
         assert f"listens on 127.0.0.1:{port}; set brokerIP1" in sentence
         assert served.exit_code == 0
 

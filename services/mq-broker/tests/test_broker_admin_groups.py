@@ -1,4 +1,4 @@
-"""Groups and their settings at work: who may consume, where retries go, how far a group is, where it begins anew."""
+"""Groups and their settings at work: permissions to consume, retries, progress, and resets."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TestDeletion:
     async def test_with_living_members_it_is_refused(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = join(broker)
-            with pytest.raises(RefusedError, match="living members: c") as refused:
+            with pytest.raises(RefusedError, match="active members: c") as refused:
                 await broker.group_administration.delete("g", clean_offsets=True)
             assert refused.value.code is ResponseCode.NO_PERMISSION
             assert broker.groups.get("g") is not None
@@ -176,7 +176,7 @@ class TestDeletion:
     @pytest.mark.parametrize(
         ("group", "code"),
         [
-            ("nobody", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+            ("unknown", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
             (TOOLS_CONSUMER_GROUP, ResponseCode.MESSAGE_ILLEGAL),
         ],
     )
@@ -214,8 +214,8 @@ class TestProgress:
         async with running_broker(SimDisk(), SimClock()) as broker:
             join(broker)
             assert await broker.consume_progress.stats("g", "missing") == []
-            with pytest.raises(RefusedError, match="group 'nobody' does not exist") as refused:
-                await broker.consume_progress.stats("nobody")
+            with pytest.raises(RefusedError, match="group 'unknown' does not exist") as refused:
+                await broker.consume_progress.stats("unknown")
             assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     async def test_a_last_message_that_was_deleted_has_no_time(self) -> None:
@@ -272,7 +272,7 @@ class TestReset:
     @pytest.mark.parametrize(
         ("group", "topic", "code"),
         [
-            ("nobody", "t", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+            ("unknown", "t", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
             ("g", "missing", ResponseCode.TOPIC_NOT_EXIST),
         ],
     )

@@ -1,4 +1,4 @@
-"""A topic is deleted: nobody gets what it held, nothing of what comes later is lost, and no number is given twice."""
+"""A topic is deleted: what it held is gone, nothing of what comes later is lost, and no number is given twice."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class TestWhatIsSent:
                 await anext(parts)
                 with pytest.raises(RefusedError, match="another backup is being made; one at a time"):
                     await copied(broker)
-            assert isinstance((await copied(broker))[-1], BackupEnd), "one that was given up keeps nobody from the next"
+            assert isinstance((await copied(broker))[-1], BackupEnd), "one that was given up does not block the next"
 
 
 class TestRestored:

@@ -1,4 +1,5 @@
-"""Checkpoints, flushes and state writes: whole or not at all, whoever is cancelled and whatever the disk refuses."""
+"""Checkpoints, flushes and state writes: whole or not at all, whichever task is cancelled and whatever the disk
+refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to living consumers: who is asked, what is refused, how long an answer may take (mechanisms L11, L13)."""
+"""Commands to active consumers: the target, refusals, and the time for an answer (mechanisms L11, L13)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(
         ("group_", "code"),
-        [("g", ResponseCode.CONSUMER_NOT_ONLINE), ("nobody", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)],
+        [("g", ResponseCode.CONSUMER_NOT_ONLINE), ("unknown", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)],
     )
     async def test_who_is_not_there_is_not_asked(self, group_: str, code: ResponseCode) -> None:
         async with group() as one:
@@ -153,8 +153,8 @@ class TestConnections:
         async with group() as one:
             one.broker.sessions.ended(one.session, "a")
             assert one.broker.client_commands.connections("g") == []
-            with pytest.raises(RefusedError, match="group 'nobody' does not exist"):
-                one.broker.client_commands.connections("nobody")
+            with pytest.raises(RefusedError, match="group 'unknown' does not exist"):
+                one.broker.client_commands.connections("unknown")
 
 
 class TestConsumingDirectly:

@@ -233,7 +233,7 @@ async def test_consumers_read_from_memory_what_was_copied() -> None:
         slave.on_readable(lambda topic, queue_id: heard.append((topic, queue_id)))
         master.put([plain("t", b"a", b"b")], START_MS)
         await copy_all(master, slave, SeededRng(1))
-        assert heard == []  # under sync flush nobody reads what is not on disk
+        assert heard == []  # under sync flush only what is on disk can be read
         await slave.sync()
         assert heard == [("t", 0)]
         queue = slave.queue("t", 0)

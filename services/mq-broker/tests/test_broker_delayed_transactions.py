@@ -40,10 +40,10 @@ DELAYS: dict[str, Mapping[str, str]] = {
 OPTIONS = asking_at_once(check_times_max=3)
 
 
-async def commit_by(who: str, broker: Broker) -> None:
-    if who == "producer":
+async def commit_by(party: str, broker: Broker) -> None:
+    if party == "producer":
         assert (await end(broker, "tx", COMMIT)).outcome is COMMIT
-    elif who == "check":
+    elif party == "check":
         join(broker)
         assert (await check_and_answer(broker, "tx", COMMIT)).outcome is COMMIT
     else:
@@ -52,15 +52,15 @@ async def commit_by(who: str, broker: Broker) -> None:
 
 @pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("who", ["producer", "check", "operator"])
+@pytest.mark.parametrize("party", ["producer", "check", "operator"])
 @pytest.mark.parametrize("delay", DELAYS)
-async def test_the_delay_counts_from_the_commit(delay: str, who: str, restart: bool) -> None:
+async def test_the_delay_counts_from_the_commit(delay: str, party: str, restart: bool) -> None:
     disk, clock = SimDisk(), SimClock(START_MS)
     async with running_broker(disk, clock, options=OPTIONS, clean_stop=not restart) as broker:
         await produce(broker, half("t", b"x", "tx", properties=DELAYS[delay]))
         await clock.advance(PREPARED_S)
         assert (await visible(broker), await read_all(broker, SCHEDULE_TOPIC, 3)) == ([], [])
-        await commit_by(who, broker)
+        await commit_by(party, broker)
         topic, queue_id = (SCHEDULE_TOPIC, 3) if delay == "level" else (TIMER_TOPIC, 0)
         assert len(await read_all(broker, topic, queue_id)) == 1
         await clock.advance(WAIT_S - 1)

@@ -175,7 +175,11 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("request_", "code", "sentence"),
         [
-            (pb.RecallMessageRequest(topic="t", key="nobody"), common_pb2.QUERY_NOT_FOUND, "waits here, or has waited"),
+            (
+                pb.RecallMessageRequest(topic="t", key="unknown"),
+                common_pb2.QUERY_NOT_FOUND,
+                "waits here, or has waited",
+            ),
             (pb.RecallMessageRequest(topic="t"), common_pb2.MESSAGE_ILLEGAL, "a topic and a key"),
             (pb.RecallMessageRequest(key="k"), common_pb2.MESSAGE_ILLEGAL, "a topic and a key"),
             (pb.RecallMessageRequest(topic="t", key="k", delay_ms=-1), common_pb2.MESSAGE_ILLEGAL, "0 or more"),

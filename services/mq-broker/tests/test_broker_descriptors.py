@@ -1,4 +1,4 @@
-"""Descriptors run out for nobody: not for the store by its queues, nor by connections that say nothing."""
+"""Descriptors never run out: not for the store by its queues, nor by silent connections."""
 
 from __future__ import annotations
 

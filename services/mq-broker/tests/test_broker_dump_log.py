@@ -336,7 +336,7 @@ class TestDamageInTheLog:
     async def test_a_short_and_a_strange_file_are_named(self) -> None:
         disk = SimDisk()
         await stored(disk)
-        length = LOG_FILE_BYTES - 10  # the end of the blank, which nobody reads
+        length = LOG_FILE_BYTES - 10  # the end of the blank, which is not read
         disk.open(LOG_FILE).truncate(length)
         disk.open(LAYOUT.commit_log / "stranger", create=True)
         _, lines = look(disk, verify=True)

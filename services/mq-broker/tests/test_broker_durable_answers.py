@@ -182,7 +182,7 @@ async def test_after_a_change_of_masters_what_is_due_waits_for_the_replica_and_n
         await until(clock, lambda: slave.at_work.store.log_end == log_end)
         await result_of(clock, slave.at_work.replication.promote(2, log_end, role, old.epoch))
         await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
-        await until(clock, lambda: clock.monotonic() - begun > 6)  # both were due, and refused: nobody follows yet
+        await until(clock, lambda: clock.monotonic() - begun > 6)  # both were due, and refused: no slave follows yet
         assert [slave.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [0, 0]
         epoch = slave.at_work.replication.epoch
         await result_of(clock, master.at_work.replication.become_slave(1, slave.name, epoch))

@@ -99,8 +99,8 @@ async def test_two_brokers_of_different_names_do_not_see_each_other() -> None:
 
 
 async def test_an_unknown_name_and_a_second_broker_of_one_name_are_refused(broker: EmbeddedBroker) -> None:
-    with pytest.raises(IllegalArgumentError, match="no embedded broker 'nobody' runs"):
-        await Producer("writers", "memory://nobody").start()
+    with pytest.raises(IllegalArgumentError, match="no embedded broker 'unknown' runs"):
+        await Producer("writers", "memory://unknown").start()
     with pytest.raises(ValueError, match="runs already"):
         await EmbeddedBroker(broker.name).start()
 

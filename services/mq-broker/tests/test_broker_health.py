@@ -42,7 +42,7 @@ def fill_disk(broker: Broker) -> None:
 
 
 def block_cleaning(broker: Broker) -> None:
-    broker.store.gate.blocked_by = "the oldest file holds what nobody has consumed"
+    broker.store.gate.blocked_by = "the oldest file holds unconsumed messages"
 
 
 def follow(broker: Broker) -> None:

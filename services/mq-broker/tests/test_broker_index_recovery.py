@@ -112,7 +112,7 @@ async def test_clean_stop_reads_nothing_of_the_log_again() -> None:
     disk = SimDisk()
     await work(disk, clean=True)
     async with running_broker(disk, SimClock(), store=options()) as broker:
-        assert broker.store.index.indexed_end == broker.store.log_end  # before anybody had a turn
+        assert broker.store.index.indexed_end == broker.store.log_end  # before another task had a turn
         await assert_all_found(broker)
 
 

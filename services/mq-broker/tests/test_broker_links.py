@@ -254,11 +254,11 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
 @pytest.mark.parametrize(
     ("event", "epoch", "reason"),
     [
-        (LogBytes(0, b"garbage", 0), None, "what the master sends cannot be"),
-        (LogBytes(5, b"", 0), None, "what the master sends cannot be"),
-        (StateDocument("topics.json", b"{"), None, "what the master sends cannot be"),
-        (StateDocument("passwd", b"{}"), None, "what the master sends cannot be"),
-        (ProgressEntries(b"garbage"), None, "what the master sends cannot be"),
+        (LogBytes(0, b"garbage", 0), None, "the master has sent an impossible value"),
+        (LogBytes(5, b"", 0), None, "the master has sent an impossible value"),
+        (StateDocument("topics.json", b"{"), None, "the master has sent an impossible value"),
+        (StateDocument("passwd", b"{}"), None, "the master has sent an impossible value"),
+        (ProgressEntries(b"garbage"), None, "the master has sent an impossible value"),
         (ProbeAnswer(0, True), None, "a ProbeAnswer, which has no place here"),
         (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(2, 9), "the master is in epoch 2.9, and epoch 3.0 has begun"),
         (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(3, 1), "a frame of epoch 3.1 in epoch 3.0"),

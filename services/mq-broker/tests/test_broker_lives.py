@@ -85,7 +85,7 @@ async def running(folder: Path, **more: str) -> AsyncIterator[Process]:
 
 
 async def answered(ask: Callable[[], Awaitable[Any]], task: asyncio.Task[None]) -> Any:
-    """What `ask` gives as soon as somebody answers; while nobody listens it is asked again."""
+    """What `ask` gives as soon as there is an answer; while nothing listens it is asked again."""
     while True:
         if task.done():
             task.result()

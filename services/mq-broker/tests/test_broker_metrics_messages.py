@@ -1,4 +1,4 @@
-"""The metrics of messages: what comes in and goes out, who is behind, what is given up, and how long waits take."""
+"""The metrics of messages: what comes in and goes out, lags, dead letters, and how long waits take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is remembered of producers' numbers: who is forgotten when there is no room, and what that costs."""
+"""How much is remembered of producers' numbers: which are forgotten when there is no room, and what that costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(
     sequences: ProducerSequences, producer: int, now_ms: int, *, sequence: int = 1, queue_id: int = 0, topic: str = "t"
 ) -> None:
     batch_sequence, queue = BatchSequence(producer, 1, sequence, 1), (topic, queue_id)
-    sequences.admit(batch_sequence, queue, now_ms)
+    sequences.make_room(batch_sequence, queue, now_ms)
     sequences.stored(batch_sequence, queue, Stretch(sequence, 1, *queue, 3 * sequence), now_ms)
 
 

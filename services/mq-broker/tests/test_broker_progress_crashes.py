@@ -2,7 +2,7 @@
 
 The model is a list for each queue of everything that its progress ever was. What a start finds has to be one of these,
 and none that is older than the last one that was said to be on disk: so never fewer finished offsets than that, never
-one that nobody has reported, never an older version. The same holds when the document has been damaged since.
+one that was never reported, never an older version. The same holds when the document has been damaged since.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class TestOffsetByTime:
                 await self.assert_passed_over(broker, lost)
 
     async def assert_passed_over(self, broker: Broker, lost: set[int]) -> None:
-        """Whoever goes on at the answer gets all that was stored from then on, and at most lost ones before."""
+        """A reader that goes on at the answer gets all that was stored from then on, and at most lost ones before."""
         for number in range(11):
             offset = await offset_at(broker, number)
             assert set(range(offset, number)) <= lost

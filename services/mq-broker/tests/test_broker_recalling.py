@@ -143,7 +143,7 @@ class TestKeys:
             await clock.advance(100)
             assert len(await bodies(broker)) == 1
 
-    @pytest.mark.parametrize(("topic", "key"), [("t", "nobody"), ("u", "k"), ("t", "plain"), ("t", "half")])
+    @pytest.mark.parametrize(("topic", "key"), [("t", "unknown"), ("u", "k"), ("t", "plain"), ("t", "half")])
     async def test_what_never_waited_here_under_this_topic_and_key_is_unknown(self, topic: str, key: str) -> None:
         clock = SimClock(START_MS)
         async with delivering_broker(SimDisk(), clock) as broker:
@@ -184,7 +184,7 @@ class TestKeys:
 
 
 class TestTogether:
-    """Whoever comes together: each message has one fate, and each answer names it."""
+    """Whatever runs at once: each message has one fate, and each answer names it."""
 
     @pytest.mark.parametrize("disk", [SimDisk, ThreadedDisk])
     async def test_two_who_remove_and_one_who_reschedules_agree(self, disk: type[SimDisk]) -> None:

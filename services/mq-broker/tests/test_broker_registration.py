@@ -98,7 +98,7 @@ async def test_every_name_server_hears_of_the_broker_every_30_s_and_of_a_new_top
         for _ in range(3):
             await rested(clock, 2)
             await clock.advance(PERIOD_S - 1)
-            assert clock.timers == 2  # nobody has stirred
+            assert clock.timers == 2  # no timer has fired
             await clock.advance(1)
             for server in (one, two):
                 assert await server.next() == {"orders"}
@@ -169,7 +169,7 @@ async def test_announce_waits_for_the_connected_ones_only() -> None:
         assert await server.next() == {"orders"}
         registration.topics.update(TopicConfig("more", 4, 4))
         async with asyncio.timeout(TIMEOUT_S):
-            await registration.announce()  # the clock stands still: it gives nobody up
+            await registration.announce()  # the clock stands still: no wait is given up
         assert await server.next() == {"orders", "more"}
 
 

@@ -54,11 +54,11 @@ class TestWithinOneRun:
     async def test_the_same_numbers_again_are_answered_with_the_same_place(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             (first,) = await produce(broker, batch())
-            await produce(broker, incoming("t", [b"from somebody else"]))
+            await produce(broker, incoming("t", [b"of another producer"]))
             (again,) = await produce(broker, batch(epoch=2))
             assert place(again) == place(first)
             assert again.stretches == ()
-            assert await bodies(broker) == [*BODIES, b"from somebody else"]
+            assert await bodies(broker) == [*BODIES, b"of another producer"]
 
     async def test_without_numbers_the_same_bytes_are_stored_twice(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:

@@ -1,4 +1,4 @@
-"""A pair whose clocks differ: nothing that waits is early, whoever is the master (ADR 112)."""
+"""A pair whose clocks differ: nothing that waits is early, whichever is the master (ADR 112)."""
 
 from __future__ import annotations
 

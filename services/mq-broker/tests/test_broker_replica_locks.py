@@ -1,4 +1,5 @@
-"""Orderly groups across a change of masters: who holds a queue goes on with it, and nobody else begins (ADR 111)."""
+"""Orderly groups across a change of masters: the holder of a queue goes on with it, and no other member begins (ADR
+111)."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ async def test_a_slave_whose_machine_died_has_members_ask_anew_when_it_is_promot
 
 
 async def test_a_slave_that_follows_a_master_whose_machine_died_has_its_versions_before_its_bytes() -> None:
-    """Both lost their power: who reports the lost numbers, to either, is left out."""
+    """Both lost their power: reports of the lost numbers, to either, are left out."""
     clock = SimClock()
     _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.ASYNC_FLUSH)
     await master.start()

@@ -77,7 +77,7 @@ class TestVersions:
         offsets = ConsumerOffsets()
         offsets.begin(*PLACE, 3)
         offsets.begin_term(1, 1)
-        assert offsets.progress(*PLACE) == Progress(3), "the first term takes over from nobody"
+        assert offsets.progress(*PLACE) == Progress(3), "the first term has no predecessor"
         for _ in range(2):
             offsets.begin_term(3, 3)
             assert offsets.progress(*PLACE) == Progress(3, (), version_of(2 * RENEWALS_PER_TERM, 2 * RESETS_PER_TERM))
@@ -240,7 +240,7 @@ class History:
         self.members = [Consumer(), Consumer()]
         self.ids = 0
         self.finished: set[int] = set()  # messages that any member has ever finished
-        self.safe: set[tuple[int, int]] = set()  # accepted, and on the disk of who has accepted it
+        self.safe: set[tuple[int, int]] = set()  # accepted, and on the disk of the broker that has accepted it
         self.resets = 0
         self.connected = False
         self.old: list[tuple[Side, ProgressEntries]] = []  # frames that come late, or twice
@@ -250,7 +250,7 @@ class History:
         work += [self.exchange, self.exchange, self.flush, self.come_late, self.reset, self.crash, self.lose_tail]
         for _ in range(steps):
             self.rng.choice(work)()
-        for _ in range(2):  # twice: who has told all may have to hear more
+        for _ in range(2):  # twice: a broker that has sent all may have to hear more
             self.connect()
             self.slave.log = list(self.master.log)
             self.slave.in_.catch_up()
@@ -271,7 +271,7 @@ class History:
 
     def finish(self) -> None:
         side, member = self.rng.choice([self.master, self.slave]), self.rng.choice(self.members)
-        # Who has heard that the master has lost messages could get them from the slave until that is connected again.
+        # A member that has heard of lost messages could get them from the slave until that is connected again.
         has_all_heard = side.known is not None and side.known.version == member.version
         if side.log and has_all_heard:
             offset = self.rng.randrange(len(side.log))

@@ -108,6 +108,6 @@ def test_the_course_s_sample_starts_every_role(role: BrokerRole) -> None:
 
 
 def test_a_master_may_say_where_its_master_would_be() -> None:
-    # The same file serves after a change of masters: config/replica.json says who is who then.
+    # The same file serves after a change of masters: config/replica.json has the roles then.
     config = parse_config({"brokerRole": "SYNC_MASTER", "haMasterAddress": "10.0.0.2:10912", "minInSyncReplicas": "2"})
     assert config.replication_options(0).master_ha_address == "10.0.0.2:10912"

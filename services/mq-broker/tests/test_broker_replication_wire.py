@@ -348,7 +348,7 @@ class TestChannel:
                 pass
 
     async def test_a_master_that_has_stopped_for_good_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # A process under SIGSTOP, or a network that swallows: the connection stands, and nobody answers.
+        # A process under SIGSTOP, or a network that swallows: the connection stands, without an answer.
         monkeypatch.setattr(replication, "SLAVE_KEEPALIVE_MS", 200)
         monkeypatch.setattr(replication, "SLAVE_PING_TIMEOUT_MS", 200)
         async with served() as wire, swallowing(wire.port) as (address, swallow), connect(address) as slave:

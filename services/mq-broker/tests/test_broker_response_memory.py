@@ -1,4 +1,4 @@
-"""Responses that clients do not read take a bounded part of the broker's memory, and hold up nobody else."""
+"""Responses that clients do not read take a bounded part of the broker's memory, and hold up no other client."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class TestQueues:
             assert (await pull(broker, 35)).status is PullStatus.FOUND
 
     async def test_between_two_deletions_a_pull_of_what_is_gone_hears_where_to_go_on(self) -> None:
-        """The round lasts up to a second; whoever reads slowly meets it in the middle."""
+        """The round lasts up to a second; a slow reader meets it in the middle."""
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await fill(broker, 40)
@@ -127,7 +127,7 @@ async def found_by(broker: Broker, key: str) -> int:
 @pytest.mark.parametrize("data", [bytes(8), b"\x7f" * 8, bytes(20)], ids=["too low", "too high", "zeros"])
 @pytest.mark.parametrize("damaged", [7, 8, 10, 20, 30, 39])
 async def test_a_damaged_entry_of_the_queue_takes_no_message_with_it(damaged: int, data: bytes) -> None:
-    """The search for the first message left looks at entries that nobody has proven."""
+    """The search for the first message left looks at unproven entries."""
     disk, clock = SimDisk(), SimClock()
 
     def one_file(call: str, path: Path) -> None:

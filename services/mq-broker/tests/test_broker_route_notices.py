@@ -1,4 +1,4 @@
-"""Whom a broker tells that topics have changed, and when: after the name servers know."""
+"""Notices of changed topics: which clients get them, and when: after the name servers know."""
 
 from __future__ import annotations
 

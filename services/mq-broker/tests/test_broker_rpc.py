@@ -273,8 +273,8 @@ async def test_what_is_refused_and_what_the_disk_refuses_is_an_answer() -> None:
         assert (missing.code, missing.remark) == (common_pb2.TOPIC_NOT_EXIST, "topic 'missing' does not exist")
         for method, request in (
             (wire.admin.GetTopicStats, admin_service_pb2.GetTopicStatsRequest(topic="missing")),
-            (wire.admin.GetConsumeStats, admin_service_pb2.GetConsumeStatsRequest(group="nobody")),
-            (wire.admin.DeleteSubscriptionGroup, admin_service_pb2.DeleteSubscriptionGroupRequest(group="nobody")),
+            (wire.admin.GetConsumeStats, admin_service_pb2.GetConsumeStatsRequest(group="unknown")),
+            (wire.admin.DeleteSubscriptionGroup, admin_service_pb2.DeleteSubscriptionGroupRequest(group="unknown")),
         ):
             answer = await method(request)
             assert (answer.code != common_pb2.SUCCESS, "does not exist" in answer.remark) == (True, True)

@@ -122,7 +122,7 @@ async def test_connections_tell_what_each_member_said() -> None:
         answer = await wire.admin.GetConsumerConnections(admin_pb.GetConsumerConnectionsRequest(group="g"))
         assert [(one.client_id, one.data) for one in answer.connections] == [("a", said)]
         assert answer.connections[0].last_heartbeat_timestamp_ms == 1_700_000_000_000
-        missing = await wire.admin.GetConsumerConnections(admin_pb.GetConsumerConnectionsRequest(group="nobody"))
+        missing = await wire.admin.GetConsumerConnections(admin_pb.GetConsumerConnectionsRequest(group="unknown"))
         assert missing.code == common.SUBSCRIPTION_GROUP_NOT_EXIST
         session.cancel()
 

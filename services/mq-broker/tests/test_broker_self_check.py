@@ -1,4 +1,4 @@
-"""The advertised address: it leads to this very process, to another one, to something else, or to nobody."""
+"""The advertised address: it leads to this very process, to another one, to something else, or to nothing."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ async def test_a_server_without_health_checks_is_something_else() -> None:
 
 async def test_nobody_there_is_told_with_the_reason() -> None:
     async with process() as (check, address):
-        nobody = Address("127.0.0.2", address.port)
-        assert "Connection refused" in str(await check.problem(nobody))
+        unused = Address("127.0.0.2", address.port)
+        assert "Connection refused" in str(await check.problem(unused))
 
 
 async def test_somebody_who_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "TIMEOUT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and nobody reads from them
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and does not read from them
         async with process() as (check, _):
             problem = await check.problem(Address("127.0.0.1", silent.getsockname()[1]))
-    assert problem == "nobody answers there within 0.2 s"
+    assert problem == "nothing answers there within 0.2 s"

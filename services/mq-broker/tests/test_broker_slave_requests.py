@@ -1,4 +1,4 @@
-"""What a slave does with requests: it serves who reads, and takes nothing that only its master may.
+"""Requests to a slave: it serves reads, and refuses what only its master may do.
 
 Mechanisms H3, H4.
 """

@@ -1,4 +1,4 @@
-"""Members of a group are alike: how consumers differ, and whom a group takes (mechanism C4)."""
+"""Members of a group are alike: how consumers differ, and which a group takes (mechanism C4)."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ async def test_messages_that_the_log_has_lost_do_not_come_under_their_old_due_ti
     world = Waiting()
     world.add(10, 20, 30, 40)
     await world.index.close()
-    del world.dues[2:]  # against the promise of `log_durable`, or because somebody has put an older log in its place
+    del world.dues[2:]  # against the promise of `log_durable`, or because the log was replaced by an older one
     assert world.open() == 0
     world.add(99)
     assert await world.drain() == [(10, 0), (20, 1), (99, 2)]

@@ -27,7 +27,7 @@ FULL = OSError(errno.ENOSPC, "no space left")
 
 
 async def stopped(disk: SimDisk | None = None) -> Waiting:
-    """Four blocks in one run, and nobody has it open."""
+    """Four blocks in one run, which is not open."""
     world = Waiting(disk, keys_in_memory=COUNT)
     world.add(*range(COUNT))
     await world.index.close()
@@ -238,7 +238,7 @@ class TestFailed:
         world.add(*range(100))
         with pytest.raises(SyncError):
             await running
-        await world.index.wait_room()  # there is nobody to wait for any more
+        await world.index.wait_room()  # there is nothing to wait for any more
 
     async def test_a_log_that_is_fenced_ends_the_writer_before_anything_is_named(self) -> None:
         world = Waiting(keys_in_memory=10)

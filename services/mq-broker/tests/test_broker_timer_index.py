@@ -69,7 +69,7 @@ class TestTaking:
         world = Waiting()
         world.add(1, 2, 3)
         assert await world.index.take_due(2, 9) == [(1, 0), (2, 1)]
-        await world.index.flush()  # has both of them written: nobody knows yet what becomes of them
+        await world.index.flush()  # has both of them written: their outcome is open
         world.index.add(1, 0)
         world.done.add(1)
         assert await world.drain(2) == [(1, 0), (3, 2)]
@@ -146,7 +146,7 @@ class TestMemory:
         for _ in range(12):
             world.add(1)
             await world.index.flush()
-        await world.index.wait_room()  # nobody merges: it does not wait
+        await world.index.wait_room()  # no merge runs: it does not wait
         running = asyncio.create_task(world.index.run())
         await asyncio.sleep(0)
         await world.index.wait_room()

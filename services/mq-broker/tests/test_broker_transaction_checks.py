@@ -1,4 +1,4 @@
-"""Members are asked for what was forgotten: who, when, how often, and what counts as an answer."""
+"""Checks of open transactions: the members that are asked, when, how often, and what counts as an answer."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ class TestRounds:
             for number in range(100):
                 await produce(broker, half("t", b"x", f"tx-{number}"))
             turns = 0
-            round_ = asyncio.create_task(broker.transactions.checks.check_all())  # nobody lives
+            round_ = asyncio.create_task(broker.transactions.checks.check_all())  # there are no members
             while not round_.done():
                 await asyncio.sleep(0)
                 turns += 1

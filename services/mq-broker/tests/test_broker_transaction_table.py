@@ -146,7 +146,7 @@ class TestColumns:
     def test_nobody_is_due_of_a_group_that_is_not_there_or_twice_in_a_round(self) -> None:
         columns = HalfColumns()
         columns.put(a_half("tx"), 0)
-        columns.put(Half("stranger", "nobody", 0, 0, 0), 0)
+        columns.put(Half("stranger", "unknown", 0, 0, 0), 0)
         columns.asked("tx", 1)
         assert self.due(columns, 60_000) == []
         assert self.due(columns, 60_000, check_round=2) == ["tx"]
@@ -203,13 +203,13 @@ class TestColumns:
 class TestChecksUnderWay:
     def test_a_check_is_answered_once_and_only_the_newest_counts(self) -> None:
         checks = ChecksUnderWay[str]()
-        assert checks.whom("tx") is None
+        assert checks.member("tx") is None
         checks.asked("tx", "first")
         checks.asked("tx", "second")
-        assert checks.whom("tx") == "second"
+        assert checks.member("tx") == "second"
         checks.ended("tx")
         checks.ended("tx")
-        assert checks.whom("tx") is None
+        assert checks.member("tx") is None
 
     def test_a_member_that_owes_too_many_answers_is_asked_no_more_until_it_gives_one_or_the_round_is_over(self) -> None:
         checks = ChecksUnderWay[str]()
@@ -223,4 +223,4 @@ class TestChecksUnderWay:
         assert checks.ready(["slow"]) == []
         checks.begin_round()
         assert checks.ready(["slow"]) == ["slow"]
-        assert checks.whom("tx-0") == "slow"  # a late answer is one
+        assert checks.member("tx-0") == "slow"  # a late answer is one

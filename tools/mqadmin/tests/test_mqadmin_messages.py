@@ -269,7 +269,7 @@ class TestConsume:
     def test_a_queue_that_is_nowhere_is_exit_code_1(self, operator: Operator) -> None:
         outcome = operator("consumeMessage", "-t", "orders", "-b", "broker-z")
         assert outcome.exit_code == 1
-        assert "no living broker has such a queue of topic 'orders'" in outcome.stderr
+        assert "no registered broker has such a queue of topic 'orders'" in outcome.stderr
 
     def test_nobody_s_offset_moves_and_no_group_is_made(self, operator: Operator) -> None:
         self.fill(operator)

@@ -96,7 +96,7 @@ class TestStatus:
 
     def test_a_broker_that_nobody_knows(self, pair: Pair) -> None:
         outcome = pair.operator("haStatus", "-b", "broker-x")
-        assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: no broker 'broker-x' lives\n")
+        assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: no broker 'broker-x' is registered\n")
 
     def test_a_repeated_table_is_no_document(self, pair: Pair) -> None:
         assert pair.operator("haStatus", "-i", "1", "--json").exit_code == 2

@@ -104,7 +104,7 @@ class TestUpdateTopic:
     def test_a_cluster_that_does_not_live_is_named_with_those_that_do(self, operator: Operator) -> None:
         outcome = operator("updateTopic", "-t", "orders", "-c", "Elsewhere")
         assert outcome.exit_code == 1
-        assert "no broker of a cluster 'Elsewhere' lives; clusters are: DefaultCluster" in outcome.stderr
+        assert "no broker of a cluster 'Elsewhere' is registered; clusters are: DefaultCluster" in outcome.stderr
 
 
 class TestUpdateTopicPerm:

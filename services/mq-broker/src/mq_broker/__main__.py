@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a port in use is explained by us, in one sentence
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; `app` explains a port in use in one sentence
 
 import telemetry
 from mq_broker import __version__

@@ -250,7 +250,7 @@ async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.
 def _add_services(
     server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ReloadableConfig[BrokerConfig]
 ) -> OpenStreams:
-    """What clients and operators call; returns the streams of the clients."""
+    """Add the services for clients and operators; returns the streams of the clients."""
     broker_service = BrokerService(broker, asyncio.Event())
     admin_service = AdminService(broker, registration, lambda: config_pairs(in_force.config))
     broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker_service, server)
@@ -312,7 +312,7 @@ def _broker_options(process: BrokerProcess) -> BrokerOptions:
 
 
 async def _check_address(self_check: SelfCheck, process: BrokerProcess) -> None:
-    """Say so when clients are told an address that does not lead here. Raises StartError when that is refused."""
+    """Report an advertised address that does not lead here. Raises StartError when the configuration forbids it."""
     config, port = process.config, process.port or 0
     if config.advertised_address_check is AddressCheck.OFF:
         return
@@ -332,7 +332,7 @@ async def _check_address(self_check: SelfCheck, process: BrokerProcess) -> None:
 
 @asynccontextmanager
 async def _job(work: Coroutine[Any, Any, Any], name: str) -> AsyncIterator[asyncio.Task[Any]]:
-    """A task that ends with the block, without an error: whoever has it asks for its exception."""
+    """A task that is cancelled with the block; its error is read from the task."""
     task = asyncio.create_task(work, name=name)
     try:
         yield task

@@ -164,12 +164,12 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
 
 COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
 REPLICAS_MAX = 9  # of one broker name, the master among them
-BEAT_INTERVAL_MS_MAX = 2_000  # a slave takes 5 s without a word for the end of the link
+BEAT_INTERVAL_MS_MAX = 2_000  # a slave takes 5 s of silence for the end of the link
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared with, not listened on
 
 
 class AddressCheck(enum.Enum):
-    """What a broker does that cannot reach itself at the address that it advertises."""
+    """The reaction of a broker that cannot reach itself at its advertised address."""
 
     OFF = "OFF"
     WARN = "WARN"
@@ -442,10 +442,10 @@ class BrokerConfig:
         )
 
     @staticmethod
-    def _check_ip(name: str, value: str, who: str) -> None:
+    def _check_ip(name: str, value: str, peers: str) -> None:
         try:
             if pack_ip(value) == pack_ip(EVERY_ADDRESS):
-                raise ConfigError(f"{name}={EVERY_ADDRESS}: give one address, at which {who} reach this broker")
+                raise ConfigError(f"{name}={EVERY_ADDRESS}: give one address, at which {peers} reach this broker")
         except RecordError as error:
             raise ConfigError(f"{name}: {error}") from error
 
@@ -470,7 +470,7 @@ def parse_config(pairs: Mapping[str, str], own_ip: Callable[[], str] = own_ipv4)
 def _ha_listen_port(pairs: Mapping[str, str]) -> dict[str, str]:
     port = pairs.get("listenPort", "")
     if not re.fullmatch("[0-9]{1,5}", port):
-        return {}  # the default, or a mistake that is somebody else's to tell
+        return {}  # the default, or a mistake that another check reports
     return {"haListenPort": str(int(port) + 1 if int(port) else 0)}
 
 

@@ -1,8 +1,8 @@
-"""What the broker tells a metrics collector, and its spans, by OpenTelemetry.
+"""The broker's metrics and spans, by OpenTelemetry.
 
 Metrics are read when a collector asks, so the observed ones cost nothing otherwise; without a configured meter provider
-nobody asks. What is counted on the way of a message is counted in plain numbers. The instruments are the process's: a
-broker that is closed and opened anew in another role is observed by the same ones.
+they are never read. What is counted on the way of a message is counted in plain numbers. The instruments are the
+process's: a broker that is closed and opened anew in another role is observed by the same ones.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ CONSUMERS_COUNTERS = (
 
 # Messages that wait, by delay level; -1 is the timer.
 
-# Upper bounds of the classes, in seconds: from what a delivery takes to what somebody notices.
+# Upper bounds of the classes, in seconds: from a delivery in time to a noticeable delay.
 LATENESS_BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 
 

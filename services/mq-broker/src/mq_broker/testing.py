@@ -436,7 +436,7 @@ async def visible(broker: Broker, topic: str = "t") -> list[bytes]:
 
 
 def beat(broker: Broker, session: RecordingSession, group: str = "shop", client_id: str = "client") -> None:
-    """A member of the producer group lives, with this session."""
+    """Add a member to the producer group, with this session."""
     broker.sessions.heartbeat(session, client(client_id, producer=group))
 
 
@@ -448,7 +448,7 @@ def join(broker: Broker, group: str = "shop", client_id: str = "client") -> Reco
 
 
 def let_others_in(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, others have their turn while a record is read, as on a real disk."""
+    """From now on, other tasks run while a record is read, as on a real disk."""
     read = broker.store.reader.read_record
 
     async def read_slowly(log_offset: int) -> Record:
@@ -459,13 +459,13 @@ def let_others_in(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def check_and_answer(broker: Broker, id_: str, state: TransactionState = UNKNOW) -> Ended:
-    """One round of checks, and the answer of whoever was asked for this transaction."""
+    """One round of checks, and the answer of the member that was asked for this transaction."""
     await broker.transactions.checks.check_all()
     return await end(broker, id_, state, from_check=True)
 
 
 async def park(broker: Broker, id_: str, *, body: bytes = b"x", properties: Mapping[str, str] = NO_PROPERTIES) -> None:
-    """A transaction that nobody could answer for. Of a broker that asks at once."""
+    """A parked transaction, of a broker that checks at once."""
     session = join(broker)
     await produce(broker, half("t", body, id_, properties=properties))
     while broker.transaction_table.phase(id_) is Phase.PREPARED:

@@ -119,7 +119,7 @@ class WrongClock:
         return self._clock.wall_us() + self._ahead_ms * 1_000
 
     def step_to(self, ahead_ms: int) -> None:
-        """Somebody sets the clock."""
+        """Set the clock."""
         self._ahead_ms = ahead_ms
         self._clock.set_wall_ms(self._clock.wall_ms())
 
@@ -200,7 +200,7 @@ class Member:
 
 
 class Network:
-    """Who is there, and the links between them."""
+    """The members, and the links between them."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
@@ -222,7 +222,7 @@ class Network:
         elif master is not None and master.broker is not None and not {slave.name, address} & self.cut_off:
             serve = master.broker.replication.serve
         else:
-            raise LinkError(f"nobody answers at {address}")
+            raise LinkError(f"nothing answers at {address}")
         near, far = MemoryLink(address), MemoryLink(slave.name)
         near.other, far.other = far, near
         self._links.append((slave, master, near))
@@ -248,12 +248,12 @@ class Network:
                 link.break_now()
 
     def cut(self, member: Member) -> None:
-        """Nobody reaches this member any more, until `heal`."""
+        """No other member reaches this one any more, until `heal`."""
         self.cut_off.add(member.name)
         self.break_links(member)
 
     def heal(self) -> None:
-        """Everybody reaches everybody again."""
+        """All members reach each other again."""
         self.cut_off.clear()
 
 

@@ -142,7 +142,7 @@ def delete_sub_group(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group that has no living members."""
+    """Delete a consumer group that has no active members."""
     require_one_target(broker_address, cluster)
     clean_offsets = remove_offset == "true"
     what = "with its offsets" if clean_offsets else "but not its offsets"

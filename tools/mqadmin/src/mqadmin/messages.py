@@ -316,7 +316,7 @@ def consume_messages(
             if broker_name in (None, queue.broker_name) and queue_id in (None, queue.queue_id)
         ]
         if not queues:
-            raise NoRouteError(f"no living broker has such a queue of topic {topic!r}")
+            raise NoRouteError(f"no registered broker has such a queue of topic {topic!r}")
         left = message_number
         for queue in queues:
             async for message in _read(admin, queue, stretch, "*"):

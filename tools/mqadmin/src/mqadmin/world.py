@@ -85,7 +85,7 @@ async def brokers_of(
     found = [one for one in known if cluster in (None, one.cluster_name) and (slaves or one.broker_id == MASTER_ID)]
     if cluster is not None and not found:
         names = ", ".join(sorted({one.cluster_name for one in known})) or "none"
-        raise NoRouteError(f"no broker of a cluster {cluster!r} lives; clusters are: {names}")
+        raise NoRouteError(f"no broker of a cluster {cluster!r} is registered; clusters are: {names}")
     return found
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 STEP_MS_MIN = 1_000  # clocks that are closer count as one: rounding, and a drift between two looks, are no steps
-ROUNDING_MS = 1e-4  # more than floating point can be wrong by, less than anybody could notice
-# Clocks of two brokers that are further apart are told to operators. What one says takes up to a second to the other.
+ROUNDING_MS = 1e-4  # more than floating point can be wrong by, and too little to matter
+# A larger difference between the clocks of two brokers is logged. A heartbeat takes up to a second between them.
 DIFFERENCE_TOLD_MS = 2_000
 HEARD_KEPT = 8  # of what another broker has said of its clocks
 

@@ -26,8 +26,8 @@ class Progress:
 
     `offset` is the next message to be consumed, were there no ranges. Everything below `offset` is in it, and the
     ranges beyond. What is reported is added as a union: a report that is late or comes twice changes nothing, because
-    what a member says is finished is finished. Only who sets the offset anew takes something out; then `version` grows,
-    and who reports with another version speaks of a set that is no more.
+    what a member says is finished is finished. Only an offset reset takes something out; then `version` grows, and a
+    report with another version is of a set that is no more.
 
     A version is two counts in one number. `resets` is how often the offset was set anew: of two brokers' sets of one
     queue the one with more resets holds, and between equal ones what either has finished is finished. `renewals` is how
@@ -115,7 +115,7 @@ class Progress:
         return Progress(self.offset, self.ranges, version_of(self.renewals, max(self.resets, resets)))
 
     def reconciled(self, other: Progress) -> Progress:
-        """What holds when another broker says `other` of the same queue.
+        """The progress after a merge with `other`, another broker's of the same queue.
 
         Whatever the order in which brokers hear of each other, and however often, they come to the same; of more ranges
         than are allowed the last ones are forgotten.
@@ -295,11 +295,11 @@ class ConsumerOffsets:
         return sorted(group for one, group in self._progress if one == topic)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is gone, and with it what anybody had consumed of it."""
+        """The topic is gone, and with it all progress of its queues."""
         self._forget([place for place in self.places() if place[1] == topic])
 
     def forget_below(self, topic: str, first_offset: Callable[[int], int]) -> None:
-        """Of each queue of the topic, forget what lies below its first offset: nobody can go on there."""
+        """Of each queue of the topic, forget what lies below its first offset: no group can go on there."""
         stale = [
             (group, topic, queue_id)
             for group, one, queue_id, offset in self.all()

@@ -36,7 +36,7 @@ from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Recor
 
 OP_TAG = "d"  # RocketMQ's TransactionalMessageUtil.REMOVE_TAG
 IMMUNITY_S_MAX = DELAY_MS_MAX // 1_000
-CHECK_TIMES_MAX = 1_000_000  # more than anybody counts; a record of somebody else's may say anything
+CHECK_TIMES_MAX = 1_000_000  # more than any broker counts; a record of another program may hold any number
 
 
 class HalfError(ValueError):
@@ -96,7 +96,7 @@ def half_of(record: Record, queue_offset: int) -> Half:
 
 
 def committed_batch(record: Record, half_offset: int) -> Batch:
-    """What the half message at `half_offset` of the half queue has promised: the message under its own topic.
+    """The message that the half message at `half_offset` of the half queue becomes, under its own topic.
 
     One that asks for a delay waits from now on: its batch is `delayed`. Raises HalfError for a record that does not
     say where it is going.
@@ -204,12 +204,12 @@ def _number(properties: dict[str, str], name: str, at_most: int) -> int | None:
     return number if (number := int(value)) <= at_most else None
 
 
-# Half messages that nobody could answer for, kept for an operator, and what operators have decided (mechanism T10).
+# Parked half messages, whose checks got no answer, and the decisions of operators about them (mechanism T10).
 #
 # A parked half stands in TRANS_CHECK_MAX_TIME_TOPIC as it stood in the half topic. A decision is a mark behind it, in
 # the same queue: a small message that names the transaction and says by the broker's own property TRANSACTION_STATE how
-# it has ended; no client can set that property, so none can make a mark. The tag of the same name lets whoever reads
-# the topic leave the marks out, and the body is a sentence for people.
+# it has ended; no client can set that property, so none can make a mark. The tag of the same name lets readers of the
+# topic leave the marks out, and the body is a sentence for people.
 #
 # Invariants: reading the topic tells what is undecided; a mark is written together with what it decides; what is parked
 # keeps its age, its checks and the place of its half, through every copy.

@@ -94,8 +94,8 @@ _END_KINDS = {
 def _transaction(traces: Sequence[Trace], tables: Tables) -> list[LifeEvent]:
     """The half message, which is written again before each check and told once, and what has become of it.
 
-    The delivered message tells the end where there is one, else, of a parked one, the mark of the operator who has
-    decided, else the op message; failing all of them, the table.
+    The delivered message tells the end where there is one, else, of a parked one, the mark of the operator's decision,
+    else the op message; failing all of them, the table.
     """
     halves = [trace for trace in traces if trace.topic == HALF_TOPIC]
     parking = [trace for trace in traces if trace.topic == CHECK_MAX_TIMES_TOPIC]
@@ -201,7 +201,7 @@ def _event(
     )
 
 
-# Nobody consumes what is there.
+# Groups do not consume these topics.
 DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *sorted(WAITING_TOPICS), RECALLED_TOPIC)
 
 
@@ -241,7 +241,7 @@ class Trace:
 
     @property
     def consumer_group(self) -> str:
-        """The group that the message comes back to, or is dead for; empty for a message of everybody's."""
+        """The group that the message comes back to, or is dead for; empty for a message that is for every group."""
         topic = self.topic if self.position is None else self.properties.get(REAL_TOPIC, "")
         return next((topic.removeprefix(prefix) for prefix in GROUP_PREFIXES if topic.startswith(prefix)), "")
 
@@ -288,7 +288,7 @@ _SAMPLED = 0x1
 
 
 class Operation(enum.Enum):
-    """What a span is about."""
+    """The kinds of a broker's spans."""
 
     HALF = "half"  # a half message, until its transaction ends
     WAIT = "wait"  # a delayed, timed or retried message, until it is delivered
@@ -341,10 +341,10 @@ class Span(Protocol):
 class Spans(Protocol):
     """Spans of what the broker itself does with a message, and how the message's trace goes through them.
 
-    A record carries the trace context of whoever has sent it, as W3C's `traceparent`. Where the broker writes a record
-    anew when a half message is committed, when a wait is over, when a message is given up for dead, and that context is
-    sampled, the broker has a span of its own: a child of the sender's. Its id takes the place of the sender's in the
-    record, so that who consumes the message is a child of the broker's span.
+    A record carries the trace context of its sender, as W3C's `traceparent`. Where the broker writes a record anew when
+    a half message is committed, when a wait is over, when a message is given up for dead, and that context is sampled,
+    the broker has a span of its own: a child of the sender's. Its id takes the place of the sender's in the record, so
+    that the consumer's span is a child of the broker's.
 
     Invariants: of a record nothing but these 16 digits changes, and nothing at all while spans are off; a span ends
     only when its record was written. What the broker does a second time after a crash has a second span: traces tell

@@ -39,7 +39,7 @@ QUEUE_STRETCHES_MAX = 8_192  # of one pair; a producer has 4 frames of at most 1
 # Requests, checked before any work (rpc/calls.py). A real client stays far below; what is beyond one of these
 # is answered with INVALID_ARGUMENT. Work for each item is at most some 10 us, so that no request holds the event loop
 # for longer than about 0.2 s.
-NAME_CHARACTERS_MAX = 255  # of a topic or group; which names are legal says mqproto.names, with sentences of its own
+NAME_CHARACTERS_MAX = 255  # of a topic or group; mqproto.names checks which names are legal
 TEXT_CHARACTERS_MAX = 4_096  # of a client id, an address, a remark
 KEY_CHARACTERS_MAX = 32_767  # of a message's key or transaction id: RocketMQ's properties are no longer
 EXPRESSION_CHARACTERS_MAX = 16 * 1024  # of a subscription, as in mqfilter

@@ -1,4 +1,4 @@
-"""Members of groups: who is there, what each consumer says of itself, and who may consume a queue in order."""
+"""Members of groups: the clients, the description of each consumer, and the locks of orderly queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClientGroups:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A member of a consumer group: who it is, what it last said of the group, and when (milliseconds since 1970)."""
+    """A member of a consumer group: its client id, its newest description, and when that came (ms since 1970)."""
 
     client_id: str
     consumer: Consumer
@@ -51,7 +51,7 @@ class _Client(Generic[S]):
 class GroupMembers(Generic[S]):
     """All clients by id, and their ids by group.
 
-    Invariants: one living process has a client id; a client is a member of exactly the groups that its newest heartbeat
+    Invariants: one active process has a client id; a client is a member of exactly the groups that its newest heartbeat
     named and that it was let into; a group without members is not in the table; the functions return the consumer
     groups whose membership they changed.
     """
@@ -66,7 +66,7 @@ class GroupMembers(Generic[S]):
         return len(self._clients)
 
     def heartbeat(self, groups: ClientGroups, session: S, now_ms: int) -> set[str]:
-        """A client says that it lives, through `session`; the newest session of a client id is the one that counts."""
+        """A heartbeat of a client, through `session`; the newest session of a client id is the one that counts."""
         known = self._clients.get(groups.client_id)
         consumers = {consumer.group: consumer for consumer in groups.consumers}
         producers_before = known.producer_groups if known else frozenset[str]()
@@ -79,7 +79,7 @@ class GroupMembers(Generic[S]):
         return set(consumers_before ^ consumers.keys())
 
     def rival(self, groups: ClientGroups, now_ms: int) -> str | None:
-        """The process that has the client id while it lives, in words; None when this client may have it.
+        """The active process that has the client id, in words; None when this client may have it.
 
         A process that begins another session replaces its own one, which may be half-open. A client that does not name
         its process replaces any other, and is replaced by any.
@@ -201,7 +201,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What a consumer says of itself when it joins a group, and how two of them differ (mechanism C4).
+    """A consumer's description when it joins a group, and how two of them differ (mechanism C4).
 
     One consumer of a client, as its heartbeat describes it.
 
@@ -304,22 +304,23 @@ _Key = tuple[str, LockedQueue]
 
 
 class QueueLocks:
-    """Who may consume a queue in order: at most one member of a group at a time (mechanism O2).
+    """Locks of orderly queues: at most one member of a group holds one at a time (mechanism O2).
 
     All locks by group and queue. Times are milliseconds of the broker's monotonic clock.
 
-    A member that has a lock may consume its queue until 30 s after it last asked; the broker gives the queue to
-    somebody else 60 s after it was last asked at the earliest. Both count by their own monotonic clocks, so that no
-    wall clock matters, and the 30 s between cover whatever the answer takes on its way. Only its holder gives a lock
-    back earlier: that a session has ended does not say that the listener behind it has.
+    A member that has a lock may consume its queue until 30 s after it last asked; the broker gives the queue to another
+    member 60 s after it was last asked at the earliest. Both count by their own monotonic clocks, so that no wall clock
+    matters, and the 30 s between cover whatever the answer takes on its way. Only its holder gives a lock back earlier:
+    that a session has ended does not say that the listener behind it has.
 
-    The table outlives the broker, because members go on consuming while it restarts. Nobody knows how long it was down,
-    so each lock counts as asked for when the broker starts. When the table is lost, any queue may have a holder who
-    still consumes it: then nobody gets a lock for 60 s, after which all the holders have stopped. Until then the new
-    table says of itself that it is incomplete, because a broker that stops within the 60 s has still lost the old one.
+    The table outlives the broker, because members go on consuming while it restarts. The downtime is unknown, so each
+    lock counts as asked for when the broker starts. When the table is lost, any queue may have a holder that still
+    consumes it: then no lock is granted for 60 s, after which all the holders have stopped. Until then the new table
+    says of itself that it is incomplete, because a broker that stops within the 60 s has still lost the old one.
 
     A master that steps down lends nothing more, so its table is the whole table of its term, and its successor goes on
-    with it. The table says in which term it is complete: in any other one somebody else may have lent queues meanwhile.
+    with it. The table says in which term it is complete: in any other one another master may have lent queues
+    meanwhile.
 
     Invariants: a queue of a group has one holder at most; a lock goes to another holder only after it was given back,
     or 60 s after its holder last asked; an incomplete table grants nothing.
@@ -333,7 +334,7 @@ class QueueLocks:
         self.data_version = 0
 
     def begin(self, now_ms: int, *, lost: bool, term: int = 1) -> None:
-        """The broker has started in this term: the kept locks last from now on; `lost`: perhaps there were others.
+        """The broker has started in this term: the kept locks last from now on; `lost`: there may have been others.
 
         The table has to be on disk before the first `lock`.
         """

@@ -1,4 +1,4 @@
-"""What producers have numbered and this broker has stored, so that a repeated send is recognised (ADR 15).
+"""The numbered records that this broker has stored, by which it recognises a repeated send (ADR 15).
 
 A producer numbers the records that it sends to a queue. After an unknown outcome it sends the same records with the
 same numbers again, before any higher number; those that are stored already are answered with the places they have.
@@ -122,7 +122,7 @@ class ProducerSequences:
             )
         return numbers.between(begin, begin + count)
 
-    def admit(self, batch_sequence: BatchSequence, queue: QueueKey, now_ms: int) -> None:
+    def make_room(self, batch_sequence: BatchSequence, queue: QueueKey, now_ms: int) -> None:
         """A batch is about to be stored or was recognised: its pair counts as live, and has room if any is left.
 
         Raises ProducersFullError for a producer that must be recognised and has no room.

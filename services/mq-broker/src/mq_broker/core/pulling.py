@@ -1,4 +1,4 @@
-"""What a pull gets (mechanisms F1, F2): from consume-queue entries and a subscription to ranges of the log."""
+"""Pulls (mechanisms F1, F2): from consume-queue entries and a subscription to ranges of the log."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PullResult:
     max_offset: int = 0
     count: int = 0
     records: bytes = b""
-    suggest_broker_id: int = 0  # who should be asked next time
+    suggest_broker_id: int = 0  # the broker to ask next time
     progress: Progress | None = None
 
 
@@ -119,7 +119,8 @@ class TagFilter:
 
     `codes` is None when every message passes.
 
-    The broker compares hashes only, so it may let a stranger through whose hash is the same; the client compares text.
+    The broker compares hashes only, so it may pass a message with another tag of the same hash; the client compares
+    text.
     """
 
     codes: frozenset[int] | None
@@ -311,14 +312,14 @@ ALL_BYTES = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SlaveReads:
-    """Who reads from a slave: those that are so far behind that the master would have to read from its disk.
+    """Sends readers to a slave that are so far behind that the master would have to read from its disk.
 
     Mechanism H3.
 
     `near_bytes` of the log, from its end, are taken to be in memory. `is_slave_there`: whether a slave serves beside
-    this broker; who is a slave itself says True.
+    this broker; True on a slave.
 
-    Who reads what was written of late gets it from the master's memory. Who is farther behind than the share of the
+    A reader of new messages gets them from the master's memory. A reader that is farther behind than the share of the
     machine's memory that accessMessageInMemoryMaxRatio says makes the master read old files, and push the new ones out
     of its memory with them; so a slave does that instead, until the reader has caught up.
     """
@@ -329,7 +330,7 @@ class SlaveReads:
 
     @classmethod
     def of(cls, options: ReplicationOptions, memory_bytes: int, is_slave_there: Callable[[], bool]) -> SlaveReads:
-        """As the configuration says, on a machine with so much memory; 0: nobody knows, and nobody is sent away."""
+        """As the configuration says, on a machine with so much memory; 0: unknown, and every reader stays here."""
         near_bytes = memory_bytes * options.access_message_in_memory_max_ratio // 100 if memory_bytes else ALL_BYTES
         return cls(options.slave_read_enable, near_bytes, is_slave_there)
 

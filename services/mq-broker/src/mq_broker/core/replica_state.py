@@ -1,4 +1,4 @@
-"""What a broker has to remember of replication: its role, its epochs, and config/replica.json."""
+"""The persistent state of replication: role, epochs, and config/replica.json."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from mq_broker.core.broker_time import MasterTime
 
-# Epochs: who wrote which part of the log, and up to where two logs can be the same.
+# Epochs: which master wrote which part of the log, and up to where two logs can be the same.
 #
 # A master begins a new epoch whenever it starts, because a crash may have taken from its log what a slave still has;
-# who takes over from another master begins a new term. So no two masters ever write in the same epoch, and two logs
-# that agree on where an epoch began agree on everything up to the end of that epoch in the shorter of them.
+# a master that takes over from another one begins a new term. So no two masters ever write in the same epoch, and two
+# logs that agree on where an epoch began agree on everything up to the end of that epoch in the shorter of them.
 
 
 class Epoch(NamedTuple):
@@ -140,7 +140,7 @@ class InSyncSet:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """`configured_role` is what broker.conf said at the last start: who changes it there has decided anew.
+    """`configured_role` is what broker.conf said at the last start: a change there overrides a switch.
 
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
     In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
@@ -319,7 +319,7 @@ class ReplicaState:
 
 
 class BrokerRole(enum.Enum):
-    """Who writes, and when a message is acknowledged."""
+    """Which broker writes, and when a message is acknowledged."""
 
     ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges by itself
     SYNC_MASTER = "SYNC_MASTER"  # acknowledges what its in-sync slaves have

@@ -59,7 +59,7 @@ FAILED_MEMBER_CHARACTERS_MAX = 128  # ASCII in practice: address, process and wh
 # The names of both properties with their separators, the member at four bytes a character, the CRC property behind all.
 FAILURE_OVERHEAD_BYTES = len(f"{FAILURE}{FAILED_MEMBER}") + 4 + 4 * FAILED_MEMBER_CHARACTERS_MAX + CRC_BYTES
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (mechanism R1)
-RECONSUME_TIMES_MAX = (1 << 31) - 1  # the field's; a record of somebody else's may say anything
+RECONSUME_TIMES_MAX = (1 << 31) - 1  # the field's; a record of another program may hold any number
 # What a copy cannot do without, whatever else it has to leave out. All of it is short.
 _KEPT = frozenset(
     {

@@ -1,4 +1,4 @@
-"""The topics of this broker, the rules for making and deleting one, and what a name server is told of them."""
+"""The topics of this broker, the rules for making and deleting one, and their registration at name servers."""
 
 from __future__ import annotations
 

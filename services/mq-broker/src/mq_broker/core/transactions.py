@@ -34,7 +34,7 @@ class Phase(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What a request to end a transaction comes to."""
+    """The action for a request to end a transaction."""
 
     COMMIT = "commit"
     ROLL_BACK = "roll back"
@@ -84,12 +84,12 @@ class TransactionOptions:
 class TransactionTable:
     """All undecided halves, and the outcomes of the newest closed transactions.
 
-    Two speak: the producer, by itself or asked by a check, and the operator. What nobody could answer for is parked:
-    for its producer it is rolled back, and an operator may decide otherwise.
+    Two may decide: the producer, by itself or asked by a check, and the operator. A transaction whose checks got no
+    answer is parked: for its producer it is rolled back, and an operator may decide otherwise.
 
     Invariants: a transaction id leads to at most one undecided half message; a committed or rolled back transaction
-    stays so, whatever anybody says, and asking to end it again tells its outcome; only the answer of a living member to
-    a check of ours counts; what is decided here takes effect only when `prepared`, `parked` or `closed` says that the
+    stays so, and a later request to end it is answered with its outcome; only the answer of an active member to a check
+    of this broker counts; what is decided here takes effect only when `prepared`, `parked` or `closed` says that the
     log has it.
     """
 
@@ -122,9 +122,9 @@ class TransactionTable:
         return self._outcomes.get(transaction_id)
 
     def decide(self, transaction_id: str, state: TransactionState, *, answers_check: bool) -> Action | None:
-        """What a producer's word comes to; None for a transaction that is unknown here.
+        """The action for a producer's decision; None for a transaction that is unknown here.
 
-        `answers_check` says that a living member answers a check of ours with it.
+        `answers_check` says that an active member answers a check of this broker with it.
         """
         phase = self.phase(transaction_id)
         if phase is None:
@@ -138,25 +138,25 @@ class TransactionTable:
         return Action.PARK if half.check_times + 1 >= self.check_times_max else Action.COUNT_CHECK
 
     def decide_by_operator(self, transaction_id: str, state: TransactionState) -> Action | None:
-        """What an operator's word comes to; None for a transaction that is unknown here."""
+        """The action for an operator's decision; None for a transaction that is unknown here."""
         phase = self.phase(transaction_id)
         return None if phase is None else DECISIONS[phase, state]
 
     def prepared(self, half: Half, op_begin: int) -> None:
         """The log has this copy of a half message, and the op queue ends at `op_begin`.
 
-        A copy of a parked or closed transaction is none of our business any more.
+        A copy of a parked or closed transaction is ignored.
         """
         if half.transaction_id not in self._outcomes and half.transaction_id not in self.in_parking:
             self.open.put(half, op_begin)
             self.data_version += 1
 
     def counted(self, transaction_id: str) -> None:
-        """A living member has answered a check with UNKNOW."""
+        """An active member has answered a check with UNKNOW."""
         self.open.count_check(transaction_id)
 
     def parked(self, half: Half) -> None:
-        """The log has this copy of a parked half message; one of a closed transaction is none of our business."""
+        """The log has this copy of a parked half message; one of a closed transaction is ignored."""
         if half.transaction_id not in self._outcomes:
             self.open.remove(half.transaction_id)
             self.in_parking.put(half, 0)
@@ -210,12 +210,11 @@ class _Cohort:
 
 
 class HalfColumns:
-    """Half messages that nobody has decided, in columns: a million of them take about 250 bytes each, their ids
-    included.
+    """Undecided half messages, in columns: a million of them take about 250 bytes each, their ids included.
 
-    A half keeps its slot as long as it is here, so that whoever has to look at all of them can do it in stretches of
-    slots and let others have their turn in between. What is older than every half is told by cohorts: halves whose
-    newest copies were written one after the other.
+    A half keeps its slot as long as it is here, so that a pass over all of them can go in stretches of slots, with
+    other work in between. What is older than every half is told by cohorts: halves whose newest copies were written one
+    after the other.
 
     Invariants: an id has at most one slot; the newest copy of each half stands at or behind the beginning of its
     cohort, and so does every op message that can still close it; a cohort without halves is forgotten.
@@ -273,7 +272,7 @@ class HalfColumns:
         self._rounds[self._slots[transaction_id]] = check_round
 
     def remove(self, transaction_id: str) -> None:
-        """Nobody waits for it any more; harmless for one that is not here."""
+        """Forget it; harmless for one that is not here."""
         slot = self._slots.pop(transaction_id, None)
         if slot is not None:
             self._leave_cohort(slot)
@@ -307,7 +306,7 @@ class HalfColumns:
     ) -> list[Half]:
         """Of the slots `begin` to `end` - 1, the halves to be asked for in this round of checks (mechanism T9).
 
-        They were not asked for in it yet, their immunity is over, and somebody of their group is there.
+        They were not asked for in it yet, their immunity is over, and their group has a member.
         """
         groups, first, rounds, immunities = self._groups, self._first_store_ms, self._rounds, self._immunities_s
         found = []
@@ -379,7 +378,7 @@ CHECKS_UNANSWERED_MAX = 2_000  # what a producer lets wait (mechanism T13)
 
 @dataclass
 class ChecksUnderWay(Generic[S]):
-    """Checks that were asked and not answered: whom, and how many at most.
+    """Checks without an answer: which member was asked, and how many each may owe.
 
     Invariants: of a transaction only the newest check is under way, and it is answered once; after a restart none is; a
     member that owes CHECKS_UNANSWERED_MAX answers in a round of checks is asked for nothing more in it, so that no more
@@ -390,7 +389,7 @@ class ChecksUnderWay(Generic[S]):
     _owing: dict[S, int] = field(default_factory=dict)  # answers, of this round
 
     def begin_round(self) -> None:
-        """Who has not answered in the last round may be asked again; an answer that comes late is still one."""
+        """Members that owe answers of the last round may be asked again; a late answer still counts."""
         self._owing.clear()
 
     def ready(self, members: Iterable[S]) -> list[S]:
@@ -402,12 +401,12 @@ class ChecksUnderWay(Generic[S]):
         self._asked[transaction_id] = member
         self._owing[member] = self._owing.get(member, 0) + 1
 
-    def whom(self, transaction_id: str) -> S | None:
+    def member(self, transaction_id: str) -> S | None:
         """The member that was asked for the transaction and has not answered."""
         return self._asked.get(transaction_id)
 
     def ended(self, transaction_id: str) -> None:
-        """The check was answered, or nobody needs the answer any more; harmless when none is under way."""
+        """The check was answered, or the answer is not needed any more; harmless when none is under way."""
         member = self._asked.pop(transaction_id, None)
         if member is not None and (owing := self._owing.get(member)) is not None:
             self._owing[member] = max(0, owing - 1)

@@ -46,8 +46,8 @@ _running: dict[str, EmbeddedBroker] = {}
 class EmbeddedBroker:
     """Start it, or enter it as a context; `url` is what clients take. `clock` and `disk` may be given, and are kept.
 
-    Invariants: at most one embedded broker of a name runs; while it is down, calls find nobody; a call that runs when
-    it dies breaks.
+    Invariants: at most one embedded broker of a name runs; while it is down, calls are unreachable; a call that runs
+    when it dies breaks.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class OneBrokerNameService:
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> pb.QueryRouteResponse:  # noqa: N802
         config = self._topics.get(request.topic)
         if config is None:
-            remark = f"no living broker has registered the topic {request.topic!r}"
+            remark = f"no registered broker has registered the topic {request.topic!r}"
             return pb.QueryRouteResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=remark)
         queues = pb.QueueData(
             broker_name=self._identity.broker_name,
@@ -284,19 +284,19 @@ class AbortedCallError(Exception):
         self.code, self.details = code, details
 
     def as_client_error(self) -> MQClientError:
-        """What the client sees of it."""
+        """The error for the client."""
         if self.code is grpc.StatusCode.INVALID_ARGUMENT:
             return IllegalArgumentError(self.details)
         return ConnectionLostError(f"the call was ended: {self.details}")
 
 
 def broken() -> ConnectionLostError:
-    """What a call sees whose server has died."""
+    """The error of a call whose server has died."""
     return ConnectionLostError("the connection to the embedded broker broke")
 
 
 class CallContext:
-    """What a servicer sees of its caller."""
+    """A servicer's view of its caller."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
@@ -316,12 +316,12 @@ class CallContext:
         self._callbacks.append(callback)
 
     def end(self) -> None:
-        """The call is over: its caller has the answer, or nobody has it."""
+        """The call is over, with or without an answer for its caller."""
         while self._callbacks:
             self._callbacks.pop()(self)
 
     def peer(self) -> str:
-        """Who calls: all callers in this process are one."""
+        """The caller: all callers in this process are one."""
         return "memory"
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
@@ -334,8 +334,8 @@ class MemoryStream:
 
     A stream to a servicer's method that runs in this process; `mqclient.transport.Stream` with no network.
 
-    Invariants: whoever reads gets what was written, in order, then the end; a call whose server dies breaks, and never
-    ends in order.
+    Invariants: a reader gets what was written, in order, then the end; a call whose server dies breaks, and never ends
+    in order.
     """
 
     def __init__(self, method: Servicer, name: str) -> None:
@@ -383,7 +383,7 @@ class MemoryStream:
 
 
 class BrokenStream:
-    """A stream to nobody."""
+    """A stream without a server."""
 
     def __init__(self, error: MQClientError) -> None:
         self._error = error
@@ -395,7 +395,7 @@ class BrokenStream:
         raise self._error
 
     async def done_writing(self) -> None:
-        """Nobody to tell."""
+        """No server to tell."""
 
     def cancel(self) -> None:
         """Nothing to give up."""

@@ -83,7 +83,7 @@ def open_transport(rest: str) -> MemoryTransport:
 
 
 class _BrokerLife(EmbeddedBroker):
-    """An EmbeddedBroker that lives as mqclient's objects do."""
+    """An EmbeddedBroker with the lifecycle of mqclient's objects."""
 
     _state = ServiceState.CREATE_JUST
 

@@ -1,1 +1,1 @@
-"""What each request does. Plain values in, plain values out: no wire format is known here."""
+"""The processing of each request. Plain values in, plain values out: no wire format is known here."""

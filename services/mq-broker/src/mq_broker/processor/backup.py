@@ -1,4 +1,4 @@
-"""A copy of the store of a running broker, for an operator who wants to keep it (ADR 41)."""
+"""A copy of the store of a running broker, for an operator (ADR 41)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Backup:
     _is_running: bool = field(default=False, init=False)
 
     async def parts(self) -> AsyncGenerator[BackupPart, None]:
-        """The copy; to be closed by who does not read it to its end.
+        """The copy; a caller that does not read it to its end closes it.
 
         Raises RefusedError while another one is made, StoreFencedError, OSError.
         """
@@ -153,7 +153,7 @@ class StoreCopy:
     def _small_files(self, numbers: dict[QueueKey, Given]) -> Iterator[FileCopy]:
         layout = self._store.layout
         yield self._made(layout.version, encode_version(STORE_VERSION))
-        yield self._made(layout.abort, b"")  # whoever opens the copy has to recover
+        yield self._made(layout.abort, b"")  # a broker that opens the copy has to recover
         yield self._made(layout.watermark, encode_watermark(self.log_end))
         for name, content in sorted(self._documents.items()):
             yield self._made(layout.config / name, content)

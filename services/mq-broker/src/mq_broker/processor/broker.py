@@ -39,7 +39,7 @@ from mq_broker.processor.long_polling import LongPolling, ResponseMemory
 from mq_broker.processor.producing import Producing, SendBack
 from mq_broker.processor.querying import Explaining, Querying
 from mq_broker.processor.recalling import Recalling
-from mq_broker.processor.sessions import Admission, QueueLocking, RouteNotices, Session, Sessions
+from mq_broker.processor.sessions import MembershipRules, QueueLocking, RouteNotices, Session, Sessions
 from mq_broker.processor.topic_administration import Changing, TopicAdministration
 from mq_broker.processor.transactions import TransactionAdministration, Transactions
 from mq_broker.replication import replication_of
@@ -97,7 +97,7 @@ class Broker:
         connect: Connect | None = None,
         spans: Spans = NO_SPANS,
     ) -> None:
-        """`connect` opens a link to a master; without it the broker can be no slave. `spans` hears what the broker
+        """`connect` opens a link to a master; without it the broker can be no slave. `spans` records what the broker
         does with sampled messages. Raises StoreError, OSError.
         """
         self.options = options
@@ -183,7 +183,7 @@ class Broker:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Who this broker is, in the role that it has: an operator may have given it another id than broker.conf."""
+        """The identity of this broker in its role: an operator may have given it another id than broker.conf."""
         return replace(self.options.identity, broker_id=self._replica_file.state.broker_id)
 
     @property
@@ -247,7 +247,7 @@ class Broker:
         # A slave gives no numbers; it has its master's versions before the bytes that they speak of.
         if state.role.is_master and (state.cut is not None or not all_is_there):
             self.consumer_offsets.renew_versions()
-        if self._is_restored:  # a slave as well: nobody knows yet whether it is going to follow or to be promoted
+        if self._is_restored:  # a slave as well: it may still follow or be promoted
             drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
             self._replica_file.draw_origin(self.consumer_offsets.renew_restored(drawn))
         if state.role.is_master:
@@ -284,7 +284,7 @@ class Broker:
             self.time,
             self._clock,
             members,
-            Admission(self.groups, members, self.filters.parse),
+            MembershipRules(self.groups, members, self.filters.parse),
         )
         self.route_notices = RouteNotices(self.topics, self.sessions)
         self.queue_locking = QueueLocking(
@@ -336,7 +336,7 @@ class Broker:
         )
         self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
         self.send_back = SendBack(self.producing, self.topics, self.groups, self.consumer_offsets, self._spans)
-        # Who waits for messages of a topic or a group that is gone hears of it.
+        # Polls for messages of a topic or a group that is gone are answered.
         self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.refuses)
         self.querying = Querying(self.store)
         self.changing = Changing(self.changes, self.consumer_offsets, self.time)
@@ -396,8 +396,8 @@ class Broker:
         )
 
     async def run(self) -> None:
-        """Everything that goes on by itself. Cancelled to stop; returns when the disk has failed, or when the broker
-        has to be closed and opened anew, in another role or to cut its log (`replication.reopen`).
+        """All background work. Cancelled to stop; returns when the disk has failed, or when the broker has to be closed
+        and opened anew, in another role or to cut its log (`replication.reopen`).
         """
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             self.replication.run,
@@ -421,7 +421,7 @@ class Broker:
                 if self.store.failure is None:
                     task.result()  # a job that ends by an error ends the broker with it
         finally:
-            if reopen.done():  # nobody who waits has to wait for the end of this
+            if reopen.done():  # waiting requests are answered before the end of this
                 await self.store.flusher.flush()
                 self.store.confirmation.give_up()
             await stop(flusher, reopen, *tasks)

@@ -1,4 +1,4 @@
-"""What consumers ask for: messages of a queue (mechanism C6), and how far their group is (mechanisms C20-C23)."""
+"""Requests of consumers: messages of a queue (mechanism C6), and progress of groups (mechanisms C20-C23)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ class _Plan:
 class Pulling:
     """The processor of pull requests.
 
-    A slave serves what it has. Who asks it for what it does not have yet waits, as for a message that is not sent yet.
+    A slave serves what it has. A pull of what it does not have yet waits, as for a message that is not sent yet.
 
-    Invariant: who names the version of its progress gets no messages from a broker where the group's progress has
-    another one. It may have pulled what is lost, and would pass over messages that have got the numbers of those (ADR
-    135).
+    Invariant: a pull with a version of its progress gets no messages where the group's progress has another version.
+    The member may have pulled messages that are lost, and would pass over others with the same numbers (ADR 135).
     """
 
     store: MessageStore
@@ -66,7 +65,7 @@ class Pulling:
 
     @property
     def messages_got(self) -> int:
-        """By everybody, since the broker was opened."""
+        """By all groups, since the broker was opened."""
         return sum(amount.messages for _, amount in self.given.all())
 
     def pull_hot(self, query: PullQuery) -> PullResult | None:
@@ -153,7 +152,7 @@ class Pulling:
         )
 
     def _compare(self, query: PullQuery, version: int, low: int, high: int) -> PullResult | None:
-        """What a member gets instead of messages when the group's progress has another version than its own."""
+        """The answer without messages to a member whose progress has another version than the group's."""
         known = self.offsets.progress(query.group, query.topic, query.queue_id)
         if known is None or known.version == version:
             return None
@@ -235,14 +234,14 @@ class ConsumeFromWhere(IntEnum):
 
 @dataclass
 class Offsets:
-    """What groups have finished: asked for, reported, set anew, and where a group begins (mechanisms C20-C23).
+    """The progress of groups: queries, reports, resets, and where a group begins (mechanisms C20-C23).
 
     The processor of offset requests.
 
-    Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
-    nothing (`Progress`); nothing is finished by a report that depends on more of the log than is here; a report of
-    one queue that makes no sense holds up no other queue's; offsets are set all or none; what is answered as set is a
-    record of the log (store/changes.py); what is answered as a beginning is on disk.
+    Invariants: what is reported is added and takes nothing away; a member that has not heard of a reset changes nothing
+    (`Progress`); nothing is finished by a report that depends on more of the log than is here; a report of one queue
+    that makes no sense holds up no other queue's; offsets are set all or none; what is answered as set is a record of
+    the log (store/changes.py); what is answered as a beginning is on disk.
     """
 
     store: MessageStore

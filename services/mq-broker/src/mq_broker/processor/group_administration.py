@@ -83,7 +83,7 @@ class GroupAdministration:
             await self.topics.changing.make()  # gone, perhaps, by a deletion that is not everywhere yet
             raise
         if members := self.sessions.members.consumer_ids(group):
-            sentence = f"group {group!r} has living members: {first_few(members, ', ')}; stop them first"
+            sentence = f"group {group!r} has active members: {first_few(members, ', ')}; stop them first"
             raise RefusedError(ResponseCode.NO_PERMISSION, sentence)
         log.warning("group %s is deleted%s", group, " with its offsets" if clean_offsets else "")
         change = Change(groups={group: None})
@@ -139,7 +139,7 @@ class ConsumeProgress:
 
     The processor of what an operator asks about a group's offsets.
 
-    Invariant: a reset is on disk before it is answered; from the moment it is decided nobody's late report undoes it.
+    Invariant: a reset is on disk before it is answered; from the moment it is decided no late report undoes it.
     """
 
     store: MessageStore
@@ -151,7 +151,7 @@ class ConsumeProgress:
     changing: Changing
 
     async def unconsumed_below(self, log_offset: int) -> list[str]:
-        """Who has not consumed everything below this place in the log: `group (queue of topic)`.
+        """The groups that have not consumed everything below this place in the log: `group (queue of topic)`.
 
         A group that has begun with a topic reads its other queues from their first message (ADR 90). Other work has
         its turn every `QUEUES_PER_STEP` queues.
@@ -174,7 +174,7 @@ class ConsumeProgress:
     async def stats(self, group: str, topic: str = "") -> list[QueueProgress]:
         """Every readable queue of the topic, or of each topic for which the group has an offset.
 
-        A topic that is not there has no queues. Raises RefusedError for a group that nobody knows; OSError.
+        A topic that is not there has no queues. Raises RefusedError for a group that is unknown; OSError.
         """
         require_known(group, self.groups, self.offsets)
         found = []
@@ -286,12 +286,12 @@ class _Pending:
 
 @dataclass
 class ClientCommands:
-    """What an operator asks of a living consumer, by way of its session (mechanisms L11-L13).
+    """Commands of an operator to an active consumer, by way of its session (mechanisms L11-L13).
 
     The processor of commands to consumers.
 
     Invariants: each command is answered once: by the client it was sent to, by the end of its session, or by the time;
-    an answer that nobody waits for is dropped.
+    an answer without a caller is dropped.
     """
 
     groups: SubscriptionGroups
@@ -303,7 +303,7 @@ class ClientCommands:
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def connections(self, group: str) -> list[Connection]:
-        """The group's living members, sorted. Raises RefusedError for a group that nobody knows."""
+        """The group's active members, sorted. Raises RefusedError for a group that is unknown."""
         require_known(group, self.groups, self.offsets)
         return self.sessions.members.connections(group)
 
@@ -315,7 +315,7 @@ class ClientCommands:
         )
 
     async def consume_directly(self, group: str, client_id: str, log_offset: int) -> object:
-        """What came of the message at this place when the member's listener got it. No offset moves.
+        """The outcome of the message at this place in the member's listener. No offset moves.
 
         The message has to be of a topic to which the member subscribes, or of the group's retry or dead-letter topic.
         Raises RefusedError, OSError.
@@ -337,7 +337,7 @@ class ClientCommands:
         """A client has answered a command that came by its session."""
         pending = self._pending.get(command_id)
         if pending is None or pending.session is not session or pending.answer.done():
-            log.info("nobody waits for the answer to command %d", command_id)
+            log.info("dropped the answer to command %d, which has no caller any more", command_id)
         else:
             pending.answer.set_result(answer)
 
@@ -377,7 +377,7 @@ class ClientCommands:
 
 
 def _not_online(group: str, client_id: str) -> RefusedError:
-    return RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id!r} is no living member of group {group!r}")
+    return RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id!r} is no active member of group {group!r}")
 
 
 def _require_consumable(record: Record, client_id: str, consumer: Consumer) -> None:

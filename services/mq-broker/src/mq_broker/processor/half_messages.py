@@ -41,7 +41,7 @@ from osenv import Clock, Rng
 
 log = logging.getLogger(__name__)
 
-SLOTS_AT_ONCE = 1_024  # looked at before others have their turn: well under a millisecond
+SLOTS_AT_ONCE = 1_024  # looked at in one step of the event loop: well under a millisecond
 
 
 @dataclass
@@ -127,7 +127,7 @@ class HalfCopies:
             await asyncio.sleep(0)
 
 
-CHECKS_AT_ONCE = 8  # written again and asked for before producers have their turn
+CHECKS_AT_ONCE = 8  # written again and asked for in one step, between frames of producers
 PAUSE_S = 2.0  # for members that owe answers to give some, before the round goes on
 FAILURES_TOLD = 10  # of one round, each with its transaction; the others are counted
 
@@ -155,7 +155,7 @@ class _Round:
 
 @dataclass
 class TransactionChecks:
-    """Whoever forgets a half message is asked: living members of its producer group, again and again.
+    """Transaction checks: active members of the producer group are asked about open half messages, in rounds.
 
     Mechanisms T8-T12.
 
@@ -166,9 +166,9 @@ class TransactionChecks:
     over; the next round begins there.
 
     Invariants: only what the log has taken is asked for; what cannot be read, or written again, is logged and passed
-    over, so that a round always advances; producers have their turn every few halves; only the answer to the newest
-    check that the member asked, still living, gives counts as one; a half that no living member can answer for stays
-    open.
+    over, so that a round always advances; producers have their turn every few halves; only the answer of the member
+    that was asked, to the newest check and while it is active, counts; a half that no active member can answer for
+    stays open.
     """
 
     store: MessageStore
@@ -185,8 +185,9 @@ class TransactionChecks:
     _begin: int = 0  # the slot at which the next round begins
 
     def is_answered_by_member(self, transaction_id: str, group: str) -> bool:
-        """Whether an answer for the transaction would be that of the member that was asked, and that it still lives."""
-        asked = self.under_way.whom(transaction_id)
+        """Whether an answer for the transaction would be that of the member that was asked, and that it is still
+        active."""
+        asked = self.under_way.member(transaction_id)
         return asked is not None and asked in self.members.producer_sessions(group)
 
     async def run(self) -> None:
@@ -220,7 +221,7 @@ class TransactionChecks:
         return self.options.check_interval_ms / 1_000
 
     async def _visit(self, one: _Round) -> None:
-        """Look at every slot, from the round's beginning on and around. Raises StoreFullError, which is everybody's."""
+        """Look at every slot, from the round's beginning on and around. Raises StoreFullError, which ends the round."""
         checked = 0
         count = self.table.open.slot_count
         starts = list(range(0, count, SLOTS_AT_ONCE))
@@ -254,7 +255,7 @@ class TransactionChecks:
         record = await self.store.reader.read_record(half.log_offset)
         ready = self._ready(half)
         if not ready or self.table.open_half(half.transaction_id) != half:
-            return  # ended, or everybody has gone, while we read
+            return  # ended, or all members have left, while the record was read
         message = committed_batch(record, half.queue_offset)
         self.copies.write_again(half, record)
         member = self.rng.choice(ready)
@@ -264,7 +265,7 @@ class TransactionChecks:
         member.check_transaction(half.producer_group, half.transaction_id, bytes(message.buffer))
 
     def _ready(self, half: Half) -> list[Session]:
-        """The living members of its group that do not owe too many answers."""
+        """The active members of its group that do not owe too many answers."""
         return self.under_way.ready(self.members.producer_sessions(half.producer_group))
 
 

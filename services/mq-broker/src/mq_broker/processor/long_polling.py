@@ -94,7 +94,7 @@ class LongPolling:
         return poll
 
     def cancel(self, poll: Poll) -> None:
-        """The poll's client has gone, or does not want it any more: nobody is answered."""
+        """The poll's client has gone, or has given the poll up: there is no answer."""
         if poll.reading is not None:
             poll.reading.cancel()
         self._reserve(poll, 0)
@@ -253,7 +253,7 @@ class ResponseMemory:
     others.
 
     Invariants: `used` is the sum of all shares and never above `bytes_max`, but for the responses to requests that a
-    stream is always allowed, one at a time; whoever waits is called in turn, client by client, one at a step of the
+    stream is always allowed, one at a time; waiting shares are called in turn, client by client, one at a step of the
     event loop.
     """
 
@@ -341,7 +341,7 @@ class ResponseMemory:
             return
         self._relief = self.clock.call_later(STALLED_WRITE_S, self._relieve)
         if self.bytes_max - self.used >= RESPONSE_BYTES:
-            return  # who waits has its own part in use
+            return  # the waiting clients have used up their own part
         before = self.clock.monotonic() - STALLED_WRITE_S
         stalled = {one.client for one in self._shares if one.writing_since is not None and one.writing_since <= before}
         parts = (self._accounts[client].used for client in self._waiting.keys() - stalled)

@@ -67,7 +67,7 @@ class StoredStretch:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of one batch. Offsets are those of its first record; of delayed ones, in the schedule topic.
+    """The outcome of one batch. Offsets are those of its first record; of delayed ones, in the schedule topic.
 
     `stretches` is empty unless the batch stands in several pieces. `waits` is False when all of its records have said
     that they need not wait for the disk (WAIT=false).
@@ -177,7 +177,7 @@ class Producing:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
             batch_sequence = incoming.batch_sequence
             if batch_sequence and (known := self.sequences.stored_before(batch_sequence, topic, queue_id, batch.count)):
-                self.sequences.admit(batch_sequence, (topic, queue_id), store_ms)
+                self.sequences.make_room(batch_sequence, (topic, queue_id), store_ms)
                 missing = _missing(batch, batch_sequence, known)
                 return _Repeat(known, [(numbers, self._to_system_topic(part, store_ms)) for numbers, part in missing])
             batch = self._to_system_topic(batch, store_ms)
@@ -188,7 +188,7 @@ class Producing:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         try:
             if batch_sequence is not None:
-                self.sequences.admit(batch_sequence, (topic, queue_id), store_ms)
+                self.sequences.make_room(batch_sequence, (topic, queue_id), store_ms)
             self.topics.create(config, client)
         except ProducersFullError as error:
             return BatchOutcome(ResponseCode.SYSTEM_BUSY, str(error))

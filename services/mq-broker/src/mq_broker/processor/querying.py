@@ -26,7 +26,7 @@ FoundT = TypeVar("FoundT")
 
 
 class QueryError(ValueError):
-    """A question that cannot be asked; the message says what is allowed."""
+    """A query that is not allowed; the message says what is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Sessions: clients say that they live and what they are; members join groups and lock queues.
+"""Sessions: heartbeats of clients, membership in groups, and locks of queues.
 
 Mechanisms C4, O1, O2.
 """
@@ -56,8 +56,7 @@ class Session(Protocol):
 class Sessions:
     """The processor of heartbeats.
 
-    Invariant: whoever is a member of a group hears of every change of its membership, the ones that made it included.
-    Whom a group takes says admission.py.
+    Invariant: every member of a group hears of every change of its membership, its own joining included.
     """
 
     topics: TopicTable
@@ -65,20 +64,20 @@ class Sessions:
     time: BrokerTime
     clock: Clock
     members: GroupMembers[Session]
-    admission: Admission[Session]
+    rules: MembershipRules[Session]
 
     def heartbeat(self, session: Session, said: ClientGroups) -> tuple[ResponseCode, str]:
-        """A client lives. Its consumer groups get their retry topics.
+        """A heartbeat of a client. Its consumer groups get their retry topics.
 
         Anything but SUCCESS is the code of the first refusal. The sentence has the first ones, and with them groups
         that do not take the client; it leaves all of those, and is a member of the others. CLIENT_ID_IN_USE: another
-        living process has the client id, and this session changes nothing.
+        active process has the client id, and this session changes nothing.
         """
         rival = self.members.rival(said, self.time.now_ms())
         if rival is not None:
             log.warning("client id %s is in use: %s rejected for %s", said.client_id, said.connection, rival)
             return ResponseCode.CLIENT_ID_IN_USE, _in_use(said.client_id, rival)
-        groups, refusals = self.admission.admit(said)
+        groups, refusals = self.rules.apply(said)
         for consumer in groups.consumers:
             if (known := self.groups.get(consumer.group)) is not None:
                 self.ensure_retry_topic(known)
@@ -97,9 +96,10 @@ class Sessions:
         self.topics.ensure_group_topic(retry_topic(group.group), max(1, group.retry_queue_count))
 
     def tell_reset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> list[str]:
-        """Tell every living member where to go on in (topic, queue id), if in any; returns their client ids.
+        """Tell every active member where to go on in (topic, queue id), if in any; returns their client ids.
 
-        Who is away is not told when it comes back: it learns of the new version from the answer to its next commit.
+        A member that is away is not told when it comes back: it learns of the new version from the answer to its next
+        commit.
         """
         if not queues:
             return []
@@ -156,23 +156,23 @@ HOW_TO_CHANGE = (
 
 
 @dataclass
-class Admission(Generic[S]):
-    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike.
+class MembershipRules(Generic[S]):
+    """The rules for joining a group: legal names, readable subscriptions, and members that are alike.
 
     Mechanism C4.
 
     Decides which of the groups that a heartbeat names the client may join.
 
-    Invariants: a client that is a member already, and says the same again, is not looked at twice; who is refused by
-    one group is a member of all others that it names.
+    Invariants: a client that is a member already, and says the same again, is not checked twice; a client that is
+    refused by one group is a member of all others that it names.
     """
 
     groups: SubscriptionGroups
     members: GroupMembers[S]
     parse_filter: ParseFilter
 
-    def admit(self, said: ClientGroups) -> tuple[ClientGroups, list[RefusedError]]:
-        """What is left of the heartbeat without the groups that do not take the client, and why they do not.
+    def apply(self, said: ClientGroups) -> tuple[ClientGroups, list[RefusedError]]:
+        """The heartbeat without the groups that refuse the client, and the refusals.
 
         A consumer group that is not there is made, when that is allowed.
         """
@@ -194,7 +194,7 @@ class Admission(Generic[S]):
         return replace(said, producer_groups=frozenset(producer_groups), consumers=tuple(consumers)), refusals
 
     def _check(self, said: ClientGroups, consumer: Consumer) -> None:
-        """Raise RefusedError unless the client may be a member as it says. Turning a switch off expels nobody."""
+        """Raise RefusedError unless the client may be a member as it says. Turning a switch off expels no member."""
         if self.members.consumer(said.client_id, consumer.group) == consumer:
             return
         _check_name(consumer.group)
@@ -271,12 +271,12 @@ class QueueLocking:
 
     The processor of lock requests.
 
-    Invariants: a grant is on disk before its holder hears of it; who is told that it holds a queue holds it at that
-    moment; the end of a session gives nothing back, because the listener behind a broken connection may still run; for
-    the same reason a process does not take over the locks of another one that had its client id. A slave grants
-    nothing, and its table says that it may lack holders: when the slave becomes a master, nobody gets a lock before
-    every lock that the old master has granted is over, unless that one has stepped down and handed its table over (ADR
-    111).
+    Invariants: a grant is on disk before its holder hears of it; a member that is told that it holds a queue holds it
+    at that moment; the end of a session gives nothing back, because the listener behind a broken connection may still
+    run; for the same reason a process does not take over the locks of another one that had its client id. A slave
+    grants nothing, and its table says that it may lack holders: when the slave becomes a master, it grants no lock
+    before every lock that the old master has granted is over, unless that one has stepped down and handed its table
+    over (ADR 111).
     """
 
     store: MessageStore
@@ -303,10 +303,10 @@ class QueueLocking:
     async def lock(
         self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = ""
     ) -> list[LockedQueue]:
-        """Those of the queues that the member holds now, for 60 s; the others belong to somebody else, or to no topic.
+        """Those of the queues that the member holds now, for 60 s; the others belong to another member, or to no topic.
 
         A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
-        RefusedError for who is no member, and on a slave; OSError.
+        RefusedError for a client that is no member, and on a slave; OSError.
         """
         require_master(self.store)
         self._require_member(group, client_id, incarnation)
@@ -320,7 +320,7 @@ class QueueLocking:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = "") -> None:
-        """Give back what the client holds of the queues, member or not, and wake those who may be waiting for it.
+        """Give back what the client holds of the queues, member or not, and wake members that may wait for it.
 
         Raises RefusedError on a slave.
         """
@@ -335,7 +335,7 @@ class QueueLocking:
             return
         if self.groups.get(group) is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
-        sentence = f"{client_id!r} is no living member of group {group!r}; only members lock its queues"
+        sentence = f"{client_id!r} is no active member of group {group!r}; only members lock its queues"
         raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence)
 
     def _exists(self, queue: LockedQueue) -> bool:

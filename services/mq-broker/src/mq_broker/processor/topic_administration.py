@@ -38,7 +38,7 @@ class TopicAdministration:
     """The processor of what an operator does with topics.
 
     A deletion renumbers nothing and rewrites nothing: the topic's name goes, and of each of its queues the next number
-    is remembered, below which nobody reads any more. The bytes leave with the log files that hold them.
+    is remembered, below which no message is read any more. The bytes leave with the log files that hold them.
 
     Invariant: each change is a record of the log (store/changes.py), so that what a call has answered survives what an
     acknowledged message survives, and every crash of this broker.
@@ -74,8 +74,8 @@ class TopicAdministration:
         await self.changing.make(None if is_so else Change(topics={config.topic: config}))
 
     async def delete(self, topic: str) -> None:
-        """The topic, what it holds and the groups' offsets in it are gone for everybody; as durable as an acknowledged
-        message on return. Raises RefusedError.
+        """The topic, what it holds and the groups' offsets in it are gone for all clients; as durable as an
+        acknowledged message on return. Raises RefusedError.
         """
         require_master(self.store)
         try:

@@ -60,7 +60,7 @@ class Transactions:
 
     Invariants: what a transaction leaves behind is one write, in this order: the message that is delivered, waits for
     its delay, or is parked; the op message; the mark of an operator's decision about a parked one. An answer is as
-    durable as any acknowledgement. A transaction that two want to end at once is ended once.
+    durable as any acknowledgement. Of two concurrent requests to end a transaction one ends it.
     """
 
     store: MessageStore
@@ -110,7 +110,7 @@ class Transactions:
         self.table.closed(half.transaction_id, Phase.COMMITTED)
 
     async def end(self, group: str, id_: str, state: TransactionState, *, from_check: bool) -> Ended:
-        """What a producer says: commit, roll back, or that it does not know."""
+        """A producer's decision: commit, roll back, or unknown."""
         if self.store.follows:
             return Ended(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)
         half = self.table.undecided(id_)
@@ -133,14 +133,14 @@ class Transactions:
         return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES[phase or Phase.PREPARED])
 
     async def decide(self, id_: str, state: TransactionState) -> Phase | None:
-        """What an operator says; returns how the transaction stands now, None when it is unknown here.
+        """An operator's decision; returns how the transaction stands now, None when it is unknown here.
 
         Raises StoreError, OSError, and ValueError for a half that cannot be read; then nothing has changed.
         """
         return await self._carry_out(id_, lambda: self.table.decide_by_operator(id_, state))
 
     async def _carry_out(self, id_: str, decide: Callable[[], Action | None]) -> Phase | None:
-        """Do what `decide` says, and ask it anew when somebody else was here meanwhile. Durable on return."""
+        """Do what `decide` says, and ask it anew when the transaction has changed meanwhile. Durable on return."""
         while True:
             half, action = self.table.undecided(id_), decide()
             if half is None or action is None or action is Action.NOTHING:
@@ -186,7 +186,7 @@ class Transactions:
         self.checks.under_way.ended(half.transaction_id)
         if phase is Phase.PARKED:
             log.error(
-                "transaction %s: nobody knew in %d checks; parked",
+                "transaction %s: parked after %d checks without an answer",
                 half.transaction_id,
                 half.check_times + 1,
                 extra={"transaction_id": half.transaction_id, "producer_group": half.producer_group},
@@ -196,7 +196,7 @@ class Transactions:
             self.table.closed(half.transaction_id, phase)
 
     def _closing(self, half: Half, phase: Phase, store_ms: int) -> list[Batch]:
-        """What says in the log that the transaction stands so from now on."""
+        """The records that note the transaction's new state in the log."""
         batches = [op_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP)]
         if half.transaction_id in self.table.in_parking:
             batches.append(mark_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP))

@@ -47,7 +47,7 @@ RESTORED = (
 
 
 class FeedError(Exception):
-    """The slave says what cannot be; the message goes to it, and the link ends."""
+    """The slave has sent an impossible value; the message goes to it, and the link ends."""
 
 
 class FeedOwner(Protocol):
@@ -62,8 +62,8 @@ class FeedOwner(Protocol):
     def step(self, event: Event) -> None:
         """Something has happened to the slave."""
 
-    def admit(self, feed: ReplicaFeed) -> None:
-        """The slave has said who it is."""
+    def attach(self, feed: ReplicaFeed) -> None:
+        """The slave has identified itself."""
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
         """The slave knows of a newer epoch."""
@@ -104,7 +104,7 @@ class ReplicaFeed:
 
     @property
     def disconnected(self) -> Disconnected:
-        """What the ledger has to hear when this is over."""
+        """The event for the ledger when this is over."""
         return Disconnected(self.replica_id)
 
     def end(self, remark: str) -> None:
@@ -119,7 +119,7 @@ class ReplicaFeed:
         self.wake.set()
 
     async def run(self) -> None:
-        """Until the slave ends the link, breaks it, or says what cannot be. Raises LinkError."""
+        """Until the slave ends the link, breaks it, or sends an impossible value. Raises LinkError."""
         self._task = asyncio.ensure_future(self._run())
         remark = ""
         try:
@@ -183,7 +183,7 @@ class ReplicaFeed:
         if hello.replica_id == state.replica_id:
             raise FeedError("it has the master's own replica id: its store is a copy; remove its config/replica.json")
         self._exchange.needs_changes(not hello.applies_changes)
-        self._master.admit(self)
+        self._master.attach(self)
         self._in_sync = (self.replica_id in state.in_sync.replicas, state.in_sync.version)
         synchronous = state.role is BrokerRole.SYNC_MASTER
         await self._send(

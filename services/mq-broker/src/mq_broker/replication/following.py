@@ -212,7 +212,7 @@ class Following:
                 case _:
                     raise _out_of_place(event)
         except (CopyError, ValueError) as error:
-            raise LinkError(f"what the master sends cannot be: {error}") from error
+            raise LinkError(f"the master has sent an impossible value: {error}") from error
 
     async def _take_beat(self, beat: MasterHeartbeat) -> None:
         store = self._node.store
@@ -334,7 +334,7 @@ class Refuse:
     remark: str
 
 
-TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restore feeds nobody
+TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restore feeds no slave
     "to go on with what this broker has, stop the other one and promote this one (mqadmin switchMaster "
     "--oldMasterIsLost); to go on with the other one, start this one with an empty storePathRootDir, and keep the old "
     "folder: it has what the other one lacks"
@@ -374,7 +374,7 @@ class Reconciliation:
     _same: int = field(default=-1, init=False)  # the largest boundary that is known to match
 
     def step(self, event: Event) -> Action:
-        """What has to be done next."""
+        """The next step."""
         match event:
             case Greeted(epoch, hello):
                 return self._refusal(epoch, hello) or self._first(hello)

@@ -1,4 +1,4 @@
-"""What master and slave say to each other, and the way between them; replication_service.proto has it for the wire."""
+"""The frames of master and slave, and the link between them; replication_service.proto has them for the wire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHello:
-    """A slave's first words."""
+    """A slave's first frame."""
 
     cluster_name: str
     broker_name: str
@@ -111,7 +111,7 @@ class StateDocument:
 
 @dataclass(frozen=True, slots=True)
 class MasterHeartbeat:
-    """The master lives, and where it stands. `wall_ms` is its wall clock, 0 when it does not tell."""
+    """The master's heartbeat, with its offsets. `wall_ms` is its wall clock, 0 when it does not tell."""
 
     log_begin: int
     log_end: int

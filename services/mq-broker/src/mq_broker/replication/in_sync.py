@@ -30,7 +30,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The slave has stopped on purpose: nobody has to wait for it."""
+    """The slave has stopped on purpose: the master need not wait for it."""
 
     replica_id: str
 
@@ -75,7 +75,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Everything below may be shown; `alone` when the set is the master alone, so that nobody else answers for it."""
+    """Everything below may be shown; `alone` when the set is the master alone, so that no other replica has it."""
 
     log_offset: int
     alone: bool
@@ -83,7 +83,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """End the link of this slave: it claims what cannot be."""
+    """End the link of this slave: its claim is impossible."""
 
     replica_id: str
     remark: str
@@ -110,10 +110,10 @@ class SlaveView:
 class InSyncLedger:
     """The master `me`; times that are passed in are monotonic seconds, offsets are of the log.
 
-    A synchronous master confirms what every replica of the in-sync set has. Who has not had everything for too long
-    leaves the set, who has everything joins it; either is a decision that is on disk before anything follows from it,
-    and until then a replica counts that is in the set before or after. So whatever was confirmed is in the log of every
-    replica that the newest durable decision names.
+    A synchronous master confirms what every replica of the in-sync set has. A replica that has not had everything for
+    too long leaves the set, one that has everything joins it; either is a decision that is on disk before anything
+    follows from it, and until then a replica counts that is in the set before or after. So whatever was confirmed is in
+    the log of every replica that the newest durable decision names.
 
     Invariants: the confirm offset never goes back; nothing is confirmed without a replica that the durable set names; a
     replica counts once, however many links it has; one decision is on its way at a time.
@@ -133,7 +133,7 @@ class InSyncLedger:
     _join_again_at: float = 0.0
 
     def begin(self, in_sync: InSyncSet, confirmed: int, now: float) -> None:
-        """The epoch begins with this; whoever is in the set has time from now on to come back."""
+        """The epoch begins with this; the replicas in the set have time from now on to come back."""
         self.in_sync, self.confirmed = in_sync, confirmed
         for replica_id in self.in_sync.replicas - {self.me}:
             self.slaves[replica_id] = SlaveView(caught_up_at=now)
@@ -149,7 +149,7 @@ class InSyncLedger:
         return not self.synchronous or len(self.in_sync.replicas) >= self.min_in_sync
 
     def step(self, event: Event, now: float, log_end: int) -> list[Action]:
-        """What has to be done now that this has happened."""
+        """The actions that follow from this event."""
         actions: list[Action] = []
         match event:
             case Connected(replica_id, log_offset):
@@ -270,6 +270,7 @@ class InSyncLedger:
         return [Confirm(confirmed, alone=self.in_sync.replicas == {self.me})]
 
     def _acknowledged(self, replica_id: str) -> int:
-        """What it vouches for; who is not there vouches for nothing more, because nobody knows what it still has."""
+        """What it vouches for; a replica that is not connected vouches for nothing more: what it still has is
+        unknown."""
         slave = self.slaves[replica_id]
         return slave.acknowledged if slave.connected else min(slave.acknowledged, self.confirmed)

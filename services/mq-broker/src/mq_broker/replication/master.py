@@ -82,7 +82,7 @@ class MasterReplication:
         log.info("%s in epoch %s, the log ends at %d", self.role.name, state.epoch, node.store.log_end)
 
     def take_up(self) -> None:
-        """The broker has read what it needs of its log: from now on nobody sees what is not confirmed."""
+        """The broker has read what it needs of its log: from now on only what is confirmed is visible."""
         node = self._node
         if self._is_synchronous:
             node.store.confirm_from(self._ledger.confirmed, timeout_s=node.options.slave_timeout_ms / 1000)
@@ -124,7 +124,8 @@ class MasterReplication:
 
     @property
     def _has_to_look(self) -> bool:
-        """Whether something may have to be decided only because time passes. `admit` wakes who waits without this."""
+        """Whether something may have to be decided only because time passes. `attach` wakes the waiting task without
+        this."""
         return self._is_synchronous or bool(self._feeds) or not self._ledger.is_alone
 
     async def note_confirmed(self) -> None:
@@ -159,7 +160,7 @@ class MasterReplication:
         if feed.is_following:
             self.step(feed.disconnected)
 
-    def admit(self, feed: ReplicaFeed) -> None:
+    def attach(self, feed: ReplicaFeed) -> None:
         """The newest link of a slave is the one that counts."""
         earlier = self._feeds.pop(feed.replica_id, None)
         if earlier is not None:
@@ -223,7 +224,7 @@ class MasterReplication:
     async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
         """Accept nothing more, durably, and go on feeding slaves: where the log ends now, and the role until now.
 
-        Raises RefusedError when `epoch` is not the present one; OSError: then nobody can tell, ask again.
+        Raises RefusedError when `epoch` is not the present one; OSError: then the outcome is unknown, ask again.
         """
         if epoch != self.epoch:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is in epoch {self.epoch}, not {epoch}")
@@ -267,7 +268,7 @@ class MasterReplication:
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
         """There is a master with this epoch. Raises OSError; writes are refused all the same.
 
-        A restored one becomes the slave of a master that lives, and otherwise waits for an operator.
+        A restored one becomes the slave of a master that is running, and otherwise waits for an operator.
         """
         if epoch <= self.epoch or (self.is_restored and not master_ha_address):
             return
@@ -299,7 +300,7 @@ class MasterReplication:
             self._accepted_since, self._reason = None, remark
 
     def master_found(self, ha_address: str) -> None:
-        """A master follows nobody."""
+        """A master follows no other."""
 
     def _stop_writes(self, reason: str) -> None:
         self._node.store.follows = True

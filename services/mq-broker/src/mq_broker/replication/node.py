@@ -1,4 +1,4 @@
-"""What master and slave work with: one broker's store, what it remembers of replication, and its small states."""
+"""The shared parts of master and slave: one broker's store, its replication state, and its small states."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Node:
         return before if before is not None and before.is_near(now) and not exact else now
 
     def status(self, role: BrokerRole) -> HaStatus:
-        """What is so of a master and of a slave; the rest is as of one that is alone and takes nothing."""
+        """The fields that master and slave share; the rest is as of a broker that is alone and takes nothing."""
         store, state = self.store, self.file.state
         return HaStatus(
             role=role,
@@ -145,7 +145,7 @@ async def heard(clock: Clock, receive: Callable[[], Awaitable[FrameT]]) -> Frame
 
 
 async def stop(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel them and wait until they have ended; what they failed with has been heard by somebody else."""
+    """Cancel them and wait until they have ended; their errors are handled elsewhere."""
     running = [task for task in tasks if task is not None]
     for task in running:
         task.cancel()

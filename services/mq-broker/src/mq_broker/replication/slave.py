@@ -51,7 +51,7 @@ class SlaveReplication:
         await self._node.remember(lambda state: state)
 
     def take_up(self) -> None:
-        """Nobody sees what is not confirmed, as far as is known; of what comes behind the log, nothing is yet."""
+        """Only what is confirmed, as far as is known, is visible; nothing that comes behind the log is yet."""
         node = self._node
         node.store.confirm_from(min(node.file.state.confirmed, node.store.log_end))
         node.store.on_grown(self._grown)
@@ -126,7 +126,7 @@ class SlaveReplication:
             self._following.grown()
 
     async def serve(self, link: MasterLink) -> None:
-        """Slaves feed nobody."""
+        """Slaves feed no other slave."""
         with contextlib.suppress(LinkError):
             await link.send(MasterFrame(self.epoch, Refusal("this broker is a slave itself")))
 

@@ -273,7 +273,7 @@ class Queues(Protocol):
 
 
 class ProgressOut:
-    """What the other side of one link has to hear."""
+    """Progress that the other side of one link does not have yet."""
 
     def __init__(self, offsets: ConsumerOffsets) -> None:
         self._offsets = offsets
@@ -326,7 +326,7 @@ class ProgressIn:
 
     What the other side of the same link says.
 
-    Members report to whichever broker they can reach, so both sides know something that the other one lacks. Each tells
+    Members report to any broker that they can reach, so each side knows something that the other one lacks. Each tells
     everything when a link begins, and then what changes; two sets of one queue are reconciled as `Progress` says, so
     that it does not matter in which order, how late or how often they are heard of.
 

@@ -1,4 +1,4 @@
-"""AdminService: what an operator asks of this broker."""
+"""AdminService: an operator's requests to this broker."""
 
 from __future__ import annotations
 

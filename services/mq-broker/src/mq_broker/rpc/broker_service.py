@@ -386,7 +386,7 @@ async def _refuse(context: Any, sentence: str) -> NoReturn:
 
 
 def incoming_batch(batch: pb.RecordBatch, request: pb.ProduceRequest | pb.SendRequest) -> IncomingBatch:
-    """A batch of the request that says who numbers it."""
+    """A batch of the request, with its producer."""
     base = batch.base_sequence
     batch_sequence = None
     if base:

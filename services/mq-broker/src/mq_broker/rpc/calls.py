@@ -45,8 +45,8 @@ LINGER_S = 0.25
 class Replies:
     """What waits to be written to one stream. `END` closes the stream after what was put before it.
 
-    Invariants: one task writes to a stream; whoever has a reply puts it into the queue and goes on; what waits there
-    counts in the response memory; a stream whose share is full reads no requests.
+    Invariants: one task writes to a stream; handlers put replies into the queue and go on; what waits there counts in
+    the response memory; a stream whose share is full reads no requests.
     """
 
     END = object()
@@ -349,9 +349,8 @@ def _limited(method: Callable[[Any, Any, Any], Awaitable[Any]]) -> Callable[[Any
 class ProgressReports:
     """What the members of groups report on one Poll stream, beside their polls (mechanism C21).
 
-    Invariant: a report has no answer unless it is left out because somebody has set the offset anew: then the member
-    hears at once what the broker has. No report ends the stream; what is wrong with one goes to the log, as a warning
-    the first time.
+    Invariant: a report has no answer unless it is left out because the offset was reset: then the member hears at once
+    what the broker has. No report ends the stream; what is wrong with one goes to the log, as a warning the first time.
     """
 
     def __init__(self, offsets: Offsets) -> None:

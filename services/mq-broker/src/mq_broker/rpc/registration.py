@@ -39,16 +39,16 @@ Superseded = Callable[[Epoch, str], Awaitable[None]]
 
 
 async def _is_known() -> None:
-    """A broker that is registered need not hear of it again."""
+    """Ignore a name server's acceptance."""
 
 
-async def _nobody_asks(epoch: Epoch, ha_address: str) -> None:
-    log.warning("epoch %s has a master that listens at %r, and nobody here asks for it", epoch, ha_address)
+async def _not_expected(epoch: Epoch, ha_address: str) -> None:
+    log.warning("unexpected answer of a name server: epoch %s has a master at %r", epoch, ha_address)
 
 
 @dataclass(frozen=True, slots=True)
 class HaTerms:
-    """What name servers are told of a broker's replication, and who wants to hear what they know.
+    """The replication state that a broker registers, and the callbacks for what name servers answer.
 
     `ha_address` is where it listens for slaves, "" when it does not; `epoch` the newest that it has accepted.
     `master_found` is told where a slave's master listens, with each answer; `superseded` that another master of our
@@ -59,7 +59,7 @@ class HaTerms:
     ha_address: str = ""
     epoch: Callable[[], Epoch] = lambda: NO_EPOCH
     master_found: Callable[[str], None] = lambda _ha_address: None
-    superseded: Superseded = _nobody_asks
+    superseded: Superseded = _not_expected
     is_restored: Callable[[], bool] = lambda: False
     accepted: Callable[[], Awaitable[None]] = _is_known
     refused: Callable[[str], None] = lambda _remark: None
@@ -70,10 +70,10 @@ class Registration:
     """Our registration at all name servers.
 
     Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period;
-    one that cannot be reached troubles nobody; one that is not ours any more is told so. On each stream a name server
-    is told all topics once and then what has changed, in requests of at most `REGISTRATION_TOPICS_MAX` topics each, so
-    that any number of topics registers (ADR 98). What an answer says about the master of our name goes to `HaTerms`,
-    whoever stands behind it.
+    one that cannot be reached delays no other; the broker unregisters at one that leaves the configuration. On each
+    stream a name server is told all topics once and then what has changed, in requests of at most
+    `REGISTRATION_TOPICS_MAX` topics each, so that any number of topics registers (ADR 98). What an answer says about
+    the master of our name goes to the callbacks of `HaTerms`.
     """
 
     identity: BrokerIdentity
@@ -98,7 +98,7 @@ class Registration:
                     tasks = {link.task for link in self._links.values()}
                     done, _ = await asyncio.wait({reconfigured, *tasks}, return_when=asyncio.FIRST_COMPLETED)
                     for task in done & tasks:
-                        task.result()  # a link ends only by an error that nobody foresaw
+                        task.result()  # a link ends only by an unexpected error
                 finally:
                     reconfigured.cancel()
         finally:
@@ -343,8 +343,8 @@ TIMEOUT_S = 2.0
 class SelfCheck:
     """Whether the address that clients are told leads to this very process.
 
-    The process answers health checks of a service that no other process has: its name holds a random number. Whoever
-    answers for it at the advertised address is this process, whatever lies between: a port mapping, a proxy, a name.
+    The process answers health checks of a service that no other process has: its name holds a random number. A process
+    that answers for it at the advertised address is this one, whatever lies between: a port mapping, a proxy, a name.
     """
 
     def __init__(self, rng: Rng) -> None:
@@ -372,5 +372,5 @@ def _sentence(error: grpc.aio.AioRpcError) -> str:
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return "something else than a broker answers there"
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"nobody answers there within {TIMEOUT_S:g} s"
-    return f"nobody answers there: {error.details()}"
+        return f"nothing answers there within {TIMEOUT_S:g} s"
+    return f"nothing answers there: {error.details()}"

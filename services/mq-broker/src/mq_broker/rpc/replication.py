@@ -88,8 +88,8 @@ class GrpcLink(Generic[SentT, ReceivedT]):
 
     `bad_frame` says what was wrong with a frame that could not be decoded, which ends the link; empty without one.
 
-    Invariants: at most one read and one write are under way, as gRPC wants it; who is cancelled while waiting for
-    either breaks neither off, so no frame is lost or torn by that; every failure of the stream is a LinkError.
+    Invariants: at most one read and one write are under way, as gRPC wants it; a caller that is cancelled while waiting
+    for either breaks neither off, so no frame is lost or torn by that; every failure of the stream is a LinkError.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class GrpcLink(Generic[SentT, ReceivedT]):
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever sent it has it, or is not there any more
+            task.exception()  # its sender has it, or was cancelled
 
     async def _send(self, message: Any) -> None:
         async with self._turn:
@@ -169,7 +169,7 @@ class GrpcLink(Generic[SentT, ReceivedT]):
 async def connect(address: str) -> AsyncIterator[SlaveLink]:
     """A link to the master that listens for slaves at `address`, host:port.
 
-    It is there at once; where nobody listens, the first frame fails. Raises LinkError for what is no address.
+    It is there at once; where nothing listens, the first frame fails. Raises LinkError for what is no address.
     """
     try:
         target = str(parse_address(address))
@@ -242,7 +242,7 @@ _ROLES = {
 
 
 class ReplicationAdministration:
-    """The part of AdminService that is about replication: who writes, how far the slaves are, and a change of masters.
+    """The part of AdminService that is about replication: roles, progress of the slaves, and a change of masters.
 
     RPCs of `hourglass.mq.v1.AdminService`.
     """

@@ -1,7 +1,7 @@
 """Between replication_service.proto and the plain values of replication/frames.py.
 
 Invariant: whatever a peer sends becomes a frame or a ValueError that says what is wrong with it, and never another
-error. Whether a frame makes sense at its place in the conversation is the core's to say.
+error. The core decides whether a frame makes sense at its place in the conversation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages that wait, at work: each is delivered when it is due, and nobody polls (mechanisms D1-D6)."""
+"""Delivers each waiting message when it is due, without polling (mechanisms D1-D6)."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class DelayService:
             for queue in ready:
                 try:
                     await queue.step()
-                except (StoreWriteError, NotMasterError, OSError) as error:  # who has stepped down still feeds slaves
+                except (StoreWriteError, NotMasterError, OSError) as error:  # after a step down, slaves are fed
                     log.warning("delay level %d: %s; next try in 10 s", queue.level, error)
                     self._retry_at_ms[queue.level] = self.time.now_ms() + RETRY_AFTER_WRITE_ERROR_MS
             if ready := self._ready():
@@ -288,7 +288,7 @@ class DelayService:
         return [queue for queue in self._queues.values() if (at := self._wake_ms(queue)) is not None and at <= now_ms]
 
 
-ENTRIES_AT_ONCE = 1_024  # looked at before others have their turn: well under a millisecond
+ENTRIES_AT_ONCE = 1_024  # looked at in one step of the event loop: well under a millisecond
 
 
 @dataclass

@@ -30,10 +30,9 @@ class Delivery:
     It takes `run_bytes_max` bytes with one write.
 
     Invariants: nothing is delivered that is done already, and what is delivered is done in the same step of the event
-    loop, so that a message that somebody takes back is either taken back or delivered; a write that the store refuses
-    delivers nothing of it. What waits for a retry topic whose group has been deleted with its offsets since is done
-    without a message: a later group of the name has nothing to try again. The deletion's record says so, also after a
-    restart and on a replica.
+    loop, so that a message is either recalled or delivered; a write that the store refuses delivers nothing of it. What
+    waits for a retry topic whose group has been deleted with its offsets since is done without a message: a later group
+    of the name has nothing to try again. The deletion's record says so, also after a restart and on a replica.
     """
 
     progress: DelayProgress
@@ -90,7 +89,7 @@ def _wait(level: int, one: Ready, now_ms: int, fast_ms: int) -> Step:
 
 AHEAD_MS = 100  # how long before they are due they are read
 AHEAD_RECORDS_MAX, AHEAD_BYTES_MAX = 64, 1024 * 1024  # read at a time, within a millisecond; one record may be larger
-DELIVER_RECORDS_MAX = 32  # delivered in one step, after which others have their turn
+DELIVER_RECORDS_MAX = 32  # delivered in one step of the event loop
 
 
 class Ready(NamedTuple):
@@ -104,7 +103,8 @@ class Ready(NamedTuple):
 
 
 def make_ready(level: int, due_ms: int, record: Record) -> Ready | None:
-    """What a waiting record of the queue with this number delivers at its due time; None when nobody can tell."""
+    """What a waiting record of the queue with this number delivers at its due time; None when the record does not
+    tell."""
     try:
         batch = deliver_record(record, (level, record.queue_offset))
     except ValueError as error:

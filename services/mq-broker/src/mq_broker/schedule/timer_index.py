@@ -338,7 +338,7 @@ class TimerWriter:
             raise
 
     async def _install(self, run: KeyRun | None, sources: Sequence[Stretch | RunReader]) -> None:
-        """Have the run read in the place of its sources, from where they are; a run that nobody has to read retires."""
+        """Have the run read in the place of its sources, from where they are; a run without unread keys retires."""
         first = min((head for source in sources if (head := source.head) is not None), default=None)
         reader = None
         try:

@@ -37,7 +37,7 @@ class Stretch:
 
 
 class NewestKeys:
-    """A heap with the face of a stretch."""
+    """A heap with the interface of a stretch."""
 
     is_dry = False
 
@@ -107,7 +107,7 @@ class TimerMemory:
         self.drop(self.stretches)
 
 
-STEP_KEYS = 512  # looked at before others have their turn; about 0.5 ms
+STEP_KEYS = 512  # looked at in one step of the event loop; about 0.5 ms
 
 _Source = NewestKeys | Stretch | RunReader
 
@@ -116,8 +116,8 @@ class TimerKeys:
     """Memory and runs. One taker at a time.
 
     Invariants: a key that was added and is not done is in memory, in a run at its reader's place or behind it, or among
-    what the last `take` has given and nobody has added back yet; `next_key` is never larger than the first key that is
-    not done.
+    what the last `take` has given and its caller has not added back yet; `next_key` is never larger than the first key
+    that is not done.
     """
 
     def __init__(self, memory: TimerMemory, runs: TimerRuns, is_done: Callable[[int], bool]) -> None:

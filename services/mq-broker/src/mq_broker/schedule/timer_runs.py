@@ -93,7 +93,7 @@ class TimerRuns:
         self.replace([reader for reader in self.readers if reader.head is None and reader not in keep], None)
 
     def retire(self, run: KeyRun) -> None:
-        """Nobody reads this run."""
+        """Retire this run: it has no reader."""
         self._retired.append(run)
 
     async def fetch(self, readers: Sequence[RunReader]) -> None:
@@ -364,7 +364,7 @@ SYNC_BLOCKS = 1_024
 
 
 class RunWriter:
-    """Writing a run: blocks as their keys come, nothing of it visible to anybody before it is durable.
+    """Writing a run: blocks as their keys come, nothing of it visible before it is durable.
 
     I/O runs in threads, one call at a time; encoding runs on the event loop.
 
@@ -396,7 +396,7 @@ class RunWriter:
         return self._run
 
     async def discard(self) -> None:
-        """Nobody needs the run."""
+        """Remove the run."""
         await finish_despite_cancellation(self._disk.offload(self._discard))
 
     def _append(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What operators change (ADR 104): each change is one record of the log, in `rmq_sys_changes` (store/FORMAT.md)."""
+"""Changes by operators (ADR 104): each is one record of the log, in `rmq_sys_changes` (store/FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Changes:
 
 
 def _read(record: Record) -> Change | None:
-    """None when nobody can make sense of it; who waits for it would wait for ever."""
+    """None for a record that cannot be read; to wait for it would be to wait for ever."""
     try:
         return change_of(record)
     except ValueError as error:

@@ -248,7 +248,7 @@ class SegmentFiles:
             raise
         if self._keeps_unsynced_open:
             self._keep_open(start, file)
-        self._made.append((start, [] if self._folder_known else self._parents()))  # before anybody can write to it
+        self._made.append((start, [] if self._folder_known else self._parents()))  # before the first write to it
         self._folder_known = True
         self._files[start] = file
         self._starts.append(start)
@@ -345,7 +345,7 @@ class SegmentFiles:
         self._disk.sync_dir(self._folder)
 
     def forget_first(self) -> PooledFile:
-        """The second file becomes the first; returns the one before it, to be closed when nobody reads it any more."""
+        """The second file becomes the first; returns the one before it, to be closed when no reader has it any more."""
         start = self._starts.pop(0)
         self._dirty.discard(start)
         self._pinned.pop(start, None)

@@ -33,8 +33,8 @@ class ConsumeQueue:
 
     Invariants: entry k describes the message with queue offset k; entries from `first_offset` to `max_offset` - 1 are
     there, without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its
-    offset). Readers begin at `min_offset`, which is behind everything that was deleted with its topic. The queue holds
-    nothing that the log could not tell again.
+    offset). Readers begin at `min_offset`, which is behind everything that was deleted with its topic. Everything in
+    the queue can be rebuilt from the log.
     """
 
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
@@ -156,8 +156,8 @@ class ConsumeQueue:
         self.first_offset = max(self.first_offset, min(first, self.max_offset))
 
     def delete_below(self, offset: int) -> None:
-        """The topic was deleted when `offset` was the next number: nobody reads what was before; the log keeps it for
-        as long as it keeps its neighbours.
+        """The topic was deleted when `offset` was the next number: what was before is not read any more; the log keeps
+        it for as long as it keeps its neighbours.
         """
         self.deleted_below = max(self.deleted_below, offset)
 

@@ -287,7 +287,7 @@ class LogCutter:
         return last
 
     def _forget_from(self, log_offset: int, durable: int | None) -> None:
-        """Nothing else speaks any more of what stands from `log_offset` on; below `durable` the log has been synced."""
+        """Remove every reference to the log from `log_offset` on; below `durable` the log has been synced."""
         disk, layout = self.disk, self.layout
         if durable is not None:
             replace_file(disk, layout.watermark, encode_watermark(durable))

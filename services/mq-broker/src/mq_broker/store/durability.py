@@ -40,7 +40,7 @@ class Flusher:
     `on_durable` afterwards on the event loop.
 
     Invariants: `durable_end` never goes back, and everything below it has been synced; at most one sync runs; after the
-    first sync that fails there is never another one, and nobody is told that anything more is durable.
+    first sync that fails there is never another one, and nothing more is reported as durable.
     """
 
     def __init__(
@@ -141,16 +141,16 @@ _Waiter = tuple[int, float, "asyncio.Future[Copies]"]  # end, deadline, answer
 
 
 class Confirmation:
-    """The confirm offset: what consumers may see, and who waits until it has passed them.
+    """The confirm offset: what consumers may see, and the sends that wait for it.
 
     See docs/reference/faults.md#replication.
 
-    Of one store. `end` is None while nothing has to be confirmed by anybody else.
+    Of one store. `end` is None while nothing has to be confirmed by another broker.
 
     A master that acknowledges alone has none: what its own disk says is enough. A synchronous master confirms what its
     in-sync slaves have, a slave what its master has told it is confirmed.
 
-    Invariants: `end` never goes back; who waits is answered once, in the order of the ends.
+    Invariants: `end` never goes back; each waiter is answered once, in the order of the ends.
     """
 
     def __init__(self, clock: Clock, on_confirmed: Callable[[], None]) -> None:
@@ -165,11 +165,11 @@ class Confirmation:
         self.on_answered: Callable[[float], None] = lambda _seconds: None
 
     def begin(self, end: int, *, timeout_s: float) -> None:
-        """From now on something has to be confirmed; who waits for it gives up after so many seconds."""
+        """From now on something has to be confirmed; waiters give up after so many seconds."""
         self.end, self.timeout_s = end, timeout_s
 
     def deadline(self) -> float:
-        """Until when somebody waits who begins now; monotonic seconds, 0.0 when there is nothing to wait for."""
+        """The deadline of a wait that begins now; monotonic seconds, 0.0 when there is nothing to wait for."""
         return 0.0 if self.end is None else self._clock.monotonic() + self.timeout_s
 
     async def wait(self, end: int, deadline: float) -> Copies:
@@ -194,11 +194,11 @@ class Confirmation:
         self._on_confirmed()
 
     def give_up(self) -> None:
-        """Nothing more will be confirmed: who waits is answered now, FLUSH_SLAVE_TIMEOUT."""
+        """Nothing more will be confirmed: all waiters are answered now, FLUSH_SLAVE_TIMEOUT."""
         self._answer(lambda _: True, Copies.FLUSH_SLAVE_TIMEOUT)
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Drop all waiters without an answer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -371,7 +371,7 @@ class WriteGate:
 
     @property
     def refusal(self) -> str | None:
-        """The sentence for those who want to write, or None when they may."""
+        """Why writes are refused, or None when they are accepted."""
         if self.blocked_by:
             return self.blocked_by
         if self.full:
@@ -386,7 +386,7 @@ _OFFSET, _CRC = Struct(">q"), Struct(">I")
 
 
 def encode_slot(log_offset: int) -> bytes:
-    """What one slot holds; the rest of its 512 bytes is zero."""
+    """The fields of one slot; the rest of its 512 bytes is zero."""
     offset = _OFFSET.pack(log_offset)
     return offset + _CRC.pack(zlib.crc32(offset))
 
@@ -443,7 +443,7 @@ class Watermark:
             self._slot = 1
         elif found is not None and decode_watermark(self._file.pread(SLOT_BYTES, 0)) == found:
             self._slot = 1  # the next one goes where the older one stands
-        # Also when it was there: whoever wrote it may have been killed before it was on disk.
+        # Also when it was there: its writer may have been killed before it was on disk.
         self._file.sync_data()
         disk.sync_dir(layout.root)
 
@@ -477,8 +477,8 @@ T = TypeVar("T")
 async def finish_despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; when the caller is cancelled meanwhile, it hears of that only after the work has ended.
 
-    A thread that syncs or renames goes on whatever happens to the task that waits for it: whoever comes next must not
-    begin before it has ended, nor miss its error.
+    A thread that syncs or renames goes on whatever happens to the task that waits for it: the next call must not begin
+    before it has ended, nor miss its error.
     """
     task = asyncio.ensure_future(work)
     cancelled = False

@@ -1,6 +1,6 @@
 """The index (mechanisms M2, S4): where the messages with a key are, in files of hash slots with linked entries.
 
-It follows the log, and tells nothing that the log could not. FORMAT.md says each byte; the layout is RocketMQ's.
+It follows the log, and can be rebuilt from it. FORMAT.md says each byte; the layout is RocketMQ's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from osenv.process import zeroed_memory
 log = logging.getLogger(__name__)
 
 NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
-# Indexed at a time, after which others have their turn. A step ends with the record that reaches either number: records
-# of earlier versions may have 16,000 keys.
+# Indexed in one step of the event loop. A step ends with the record that reaches either number: records of earlier
+# versions may have 16,000 keys.
 STEP_RECORDS, STEP_KEYS = 256, 1_024
 COLD_STEP_RECORDS, COLD_STEP_KEYS = 4_096, 8_192  # the same from disk, read in a thread
 RETRY_AFTER_ERROR_S = 10
@@ -227,7 +227,7 @@ class Index:
                 yield from file.find(key_hash, begin_ms, end_ms)
 
     async def forget_below(self, log_offset: int) -> AsyncIterator[IndexFile]:
-        """Remove the files that speak only of what lies below `log_offset`; each is to be closed when nobody reads it.
+        """Remove the files that speak only of what lies below `log_offset`; each is to be closed when no reader has it.
 
         Raises OSError.
         """

@@ -158,7 +158,7 @@ def read_checkpoint(disk: Disk, layout: StoreLayout) -> Checkpoint | None:
         return None
 
 
-# The version of a store as a whole: who is older than it must not touch it (Hourglass's own file, FORMAT.md).
+# The version of a store as a whole: an older program must not touch it (Hourglass's own file, FORMAT.md).
 #
 # It speaks for everything that has no version of its own: log, consume queues, index, checkpoint, watermark, journal. A
 # store without the file is RocketMQ's, or was written before there was one: version 1.
@@ -200,7 +200,7 @@ def refuse_newer(disk: Disk, layout: StoreLayout) -> None:
     """Look at a store before anything is done to it.
 
     Raises StoreVersionError when this program is too old for the store or for one of its documents, StoreDamagedError
-    when nobody can tell, OSError.
+    when the version cannot be read, OSError.
     """
     try:
         version = decode_version(read_file(disk, layout.version))
@@ -227,7 +227,7 @@ def mark_version(disk: Disk, layout: StoreLayout) -> None:
     try:
         if disk.exists(layout.version):
             if read_file(disk, layout.version) == whole:
-                disk.sync_dir(layout.root)  # who wrote it may have been killed before its name was on disk
+                disk.sync_dir(layout.root)  # its writer may have been killed before its name was on disk
                 return
             log.error("%s is damaged, and written anew", layout.version)
         replace_file(disk, layout.version, whole, keep_previous=False)
@@ -244,7 +244,7 @@ def _refuse_newer_document(disk: Disk, path: Path) -> None:
     except NewerFormatError as error:
         raise _too_new(path, error.version, error.known) from error
     except ValueError:
-        return  # damage: whoever needs the document reports it
+        return  # damage: the reader of the document reports it
 
 
 def _too_new(path: Path, version: int, known: int) -> StoreVersionError:

@@ -1,4 +1,4 @@
-"""The log as it is handed to slaves: from any place on, and what it has to prove on arrival."""
+"""The log on its way to slaves: reads from any offset, and the checks on arrival."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class LogFeed:
     What the hot tail has comes from memory; all else is read in a thread, and proves itself before it goes out. A
     stretch that turns out to be damaged is put into quarantine, as by any other reader, and travels as it is.
 
-    Invariants: what is returned are whole records, heads of blanks and pieces of damaged stretches; nobody gets bytes
-    of a file that has been deleted.
+    Invariants: what is returned are whole records, heads of blanks and pieces of damaged stretches; bytes of a deleted
+    file are never sent.
     """
 
     log: CommitLog

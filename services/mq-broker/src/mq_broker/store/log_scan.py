@@ -237,7 +237,7 @@ _NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
 
 
 class Quarantine:
-    """Damaged stretches of the log: a copy of each kept aside, for whoever wants to look.
+    """Damaged stretches of the log: a copy of each is kept for inspection.
 
     See docs/reference/faults.md#store.
 
@@ -245,7 +245,7 @@ class Quarantine:
 
     The log itself is left as it is. What lies behind the damage stays where it was and can be read.
 
-    Invariant: a stretch is known here from the moment in which it was found, also after a restart; one is never
+    Invariant: a stretch is listed here from the moment in which it was found, also after a restart; one is never
     reported twice, and nothing that was put aside is changed again.
     """
 

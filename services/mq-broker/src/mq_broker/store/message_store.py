@@ -82,7 +82,7 @@ class MessageStore:
     """One broker's store. Single writer: every call comes from one event loop.
 
     Invariants: a batch gets consecutive queue offsets and stands without a gap in the log, or is not there at all;
-    queue offsets are never given twice; nobody reads beyond `readable_end`, which is what a crash cannot take away
+    queue offsets are never given twice; no read goes beyond `readable_end`, which is what a crash cannot take away
     under sync flush, and the log's end under async flush.
     """
 
@@ -366,7 +366,8 @@ class MessageStore:
         return self.checkpointed_end if self.failure is None else -1
 
     def dispatched(self, queues: Iterable[tuple[str, int]], count: int) -> None:
-        """So many records that end with the log are in these queues: who waits is told when they can be read."""
+        """So many records that end with the log are in these queues: their listeners are called when they can be
+        read."""
         self.messages_put += count
         self._checkpointer.appended(count)
         self.readable.appended(self.log.end, queues)
@@ -433,7 +434,7 @@ class MessageStore:
     def confirm_from(self, end: int, *, timeout_s: float = 0.0) -> None:
         """From now on only what is confirmed can be read: what lies below `end`, and what is confirmed later."""
         self.confirmation.begin(end, timeout_s=timeout_s)
-        if end < self.log.end:  # whoever waits for what was recovered beyond it is told when it can be read
+        if end < self.log.end:  # polls for what was recovered beyond it are answered when it can be read
             self.readable.appended(self.log.end, [(queue.topic, queue.queue_id) for queue in self.queues])
 
     def count_replicas(self, too_few: str) -> None:
@@ -456,11 +457,11 @@ class MessageStore:
 
 
 class Readable:
-    """What consumers may see of the store, and who is told when that grows.
+    """What consumers may see of the store, and the listeners that hear when that grows.
 
     `stored_end` tells what this broker vouches for.
 
-    Invariant: nobody is told of a queue before all of what was appended to it can be read; everybody is told
+    Invariant: no listener is called for a queue before all of what was appended to it can be read; all are called
     afterwards.
     """
 

@@ -61,7 +61,7 @@ class ProgressJournal:
             found = scan(read_file(self._disk, path))
             for at, size in found.damages:
                 log.error("%s: %d bytes at %d are no entry; what follows is used", path, size, at)
-            if found.torn:  # nobody can tell which of the two it is
+            if found.torn:  # the bytes do not tell which of the two it is
                 log.warning("%s: the last write was cut short, or is damaged: %d bytes are no entry", path, found.torn)
             self._number = number
             self._newest[number] = max((entry.data_version for entry in found.entries), default=0)
@@ -109,7 +109,7 @@ class ProgressJournal:
             try:
                 await self._disk.offload(self._append, entries)
             except OSError as error:
-                self._end_file()  # what is in it now is in doubt: nobody writes there or syncs it again
+                self._end_file()  # its content is in doubt: it is neither written nor synced again
                 self._changed = places | self._changed
                 self._change.set()
                 if isinstance(error, SyncError):

@@ -1,4 +1,4 @@
-"""Reading the store, and repairing what reads wrong: what consumers, tools and the broker's own services get back."""
+"""Reads of the store for consumers, tools and the broker's own services, and repairs of what is damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reader:
     consume-queue entry is repaired, a damaged record goes into quarantine and is left out
     (docs/reference/faults.md#store, bit flips).
 
-    Invariants: nobody gets a record that is not exactly what was stored under that queue offset; nothing beyond
+    Invariants: a record that is returned is exactly what was stored under that queue offset; nothing beyond
     `readable_end` is read.
     """
 

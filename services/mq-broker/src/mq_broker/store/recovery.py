@@ -53,9 +53,9 @@ class Recovery:
     """One run over the files of a store. `on_record` sees every record that is read again, in order.
 
     The log decides. Below the checkpoint, log and consume queues were durable together; from there on the log is read
-    again, record by record, and everything that hangs on it is told anew. What is broken below the durable watermark is
-    put into quarantine and passed over; at the first bytes above it that are no whole record the log ends. A record
-    whose frame and CRC are intact is never such an end, even if this version cannot read it.
+    again, record by record, and everything that is derived from it is rebuilt. What is broken below the durable
+    watermark is put into quarantine and passed over; at the first bytes above it that are no whole record the log ends.
+    A record whose frame and CRC are intact is never such an end, even if this version cannot read it.
 
     Invariants: no record that was durable is cut; what is cut is gone from the log and from every consume queue, and
     never comes back; running recovery again, or crashing in it and running it again, gives the same result.
@@ -82,7 +82,7 @@ class Recovery:
     ) -> RecoveryReport:
         """Find the log's end, cut what is torn, and bring the consume queues up to it.
 
-        With `rebuild` everything is read, from the first file. Without a watermark nobody knows what was durable: then
+        With `rebuild` everything is read, from the first file. Without a watermark it is unknown what was durable: then
         nothing is cut that has a whole record behind it. Raises StoreDamagedError when whole files are missing, or when
         the log contradicts itself; OSError.
         """
@@ -208,7 +208,7 @@ class Recovery:
                 queue.distrust()
 
     def _keep_tail(self, end: int) -> None:
-        """Records behind the torn one were never durable and go with it; a copy stays for whoever wants to look."""
+        """Records behind the torn one were never durable and are cut with it; a copy stays for inspection."""
         limit = min(end + TAIL_LOOK_BYTES, self.files.capacity_end)
         first = resynchronise(self.files, end, limit) if end < limit else None
         last = end

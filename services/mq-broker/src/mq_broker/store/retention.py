@@ -1,4 +1,4 @@
-"""Old files go: by age, or because the disk is too full (mechanisms E1-E4)."""
+"""Retention: old files are deleted by age, or because the disk is too full (mechanisms E1-E4)."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class Retention:
         return next(behind, self.time.now_ms())
 
     async def _may_go(self, end: int, reason: Reason) -> bool:
-        """Whether nobody objects: the guard for what groups have not consumed yet, beyond RocketMQ."""
+        """Whether the guard for messages that groups have not consumed yet allows it; beyond RocketMQ."""
         mode = self.store.gate.options.guard
         waiting = await self.unconsumed(end) if mode is not GuardMode.OFF else ()
         if not waiting:
@@ -277,7 +277,7 @@ class Closable(Protocol):
 
 @dataclass
 class SegmentCleaner:
-    """How old files go: the first file of the log, and what consume queues and index say of it (mechanisms E2, E3).
+    """Deletes old files: the first file of the log, and its entries in consume queues and index (mechanisms E2, E3).
 
     Invariants: the newest file of the log always stays, and so does a file that reaches beyond the readable end;
     consumers are never directed to a message that is gone; a later file is never gone when an earlier one is still
@@ -363,7 +363,7 @@ class SegmentCleaner:
             self._held.popleft()[1].close()
 
     async def _trim(self) -> None:
-        """Let the queues begin with the log: nobody is sent to a message that is gone. Raises OSError."""
+        """Let the queues begin with the log: no consumer is directed to a message that is gone. Raises OSError."""
         if self._untrimmed_from is not None:
             for queue in list(self.queues):
                 await self.repairer.trim(queue, self._untrimmed_from)

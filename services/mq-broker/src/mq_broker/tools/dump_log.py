@@ -52,7 +52,7 @@ EXIT_SAME, EXIT_DIFFERENT, EXIT_USAGE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """What is to be shown. `start` is a log offset; `count` and `topic` are None for all.
+    """The selection to show. `start` is a log offset; `count` and `topic` are None for all.
 
     Reads, and writes nothing: a broker may run beside it, and then what is seen may move. Exit codes: 0 shown, or
     verified without a difference; 1 a difference, or a disk that cannot be read; 2 a bad command line, or no store

@@ -130,7 +130,7 @@ def check_documents(state: SmallState, queues: QueueChecks, findings: Findings, 
     _check_journal(state, queues, findings)
 
 
-Position = tuple[str, str, int, int]  # who, topic, queue id, offset
+Position = tuple[str, str, int, int]  # owner, topic, queue id, offset
 
 
 def _check_offsets(
@@ -146,10 +146,10 @@ def _check_offsets(
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         findings.difference(CONFIG, f"{document.name} is not of its form: {type(error).__name__}: {error}")
         return
-    for who, topic, queue_id, offset in found:
+    for owner, topic, queue_id, offset in found:
         end = queues.end_of(topic, queue_id)
         if offset > end:
-            text = f"{document.name}: {who} is at {offset} of {topic}/{queue_id}, which ends at {end}"
+            text = f"{document.name}: {owner} is at {offset} of {topic}/{queue_id}, which ends at {end}"
             findings.judge(CONFIG, text, allowed=allowed)
 
 
@@ -357,7 +357,7 @@ def _probe_lock(disk: Disk, path: Path) -> str:
         disk.lock(path).release()
     except BlockingIOError:
         return HELD
-    except OSError:  # a store that this user, or this file system, lets nobody write
+    except OSError:  # a store that this user may not write, or a read-only file system
         return UNKNOWN
     return FREE
 
