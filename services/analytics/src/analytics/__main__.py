@@ -79,7 +79,7 @@ def _session(name: str, options: SessionOptions) -> Iterator[SparkSession]:
     try:
         yield spark
     except StoppedError:
-        # Java may have had the same signal, and be gone: that nobody could end it is no news then.
+        # Java may have had the same signal, and be gone: an error while ending it is no news then.
         with suppress(PySparkException, Py4JError, OSError):
             spark.stop()
         raise

@@ -96,7 +96,7 @@ def read_broker_lateness(path: Path) -> Mapping[str, Mapping[str, int]]:
 
 
 class StoppedError(BaseException):
-    """Somebody asked the program to stop; no error, so nobody who handles errors takes it for one."""
+    """The program was asked to stop; no Exception, so that no handler of errors catches it."""
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_asked() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, for who looks again and again whether it should go on."""
+    """An event that SIGTERM and SIGINT set, for loops that check whether to go on."""
     asked = threading.Event()
     with _handled(lambda *_: asked.set()):
         yield asked

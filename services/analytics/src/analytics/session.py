@@ -60,7 +60,7 @@ def open_session(name: str, options: SessionOptions | None = None) -> SparkSessi
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    # It writes each error once more, with all of Java's stack, before whoever called has a chance to say it in words.
+    # It writes each error once more, with all of Java's stack, before the caller can report it in words.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     pyspark_mq.register(session)
     return session

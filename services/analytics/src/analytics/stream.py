@@ -103,7 +103,7 @@ def start_bronze(
 def follow(query: StreamingQuery, *, until: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
     """Each batch that had rows, as soon as it is over, until the query ends or `until` says so.
 
-    In between comes the last batch again, with no rows, so that whoever waits sees that it goes on. Raises
+    In between comes the last batch again, with no rows, so that the caller sees that it goes on. Raises
     StreamingQueryException when the query fails.
     """
     seen = -1

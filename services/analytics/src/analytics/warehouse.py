@@ -1,4 +1,4 @@
-"""The warehouse: where each table lies, and how one is written so that nobody ever reads half of it.
+"""The warehouse: where each table lies, and how one is written so that half of one is never read.
 
     source.txt           which queue this was made from
     bronze/events/       raw messages of the streaming job, a folder a day; Spark's own list says what belongs to it
@@ -9,7 +9,7 @@
 
 Invariant: a table is written into a folder of its own below `.writing/` and takes the place of the one before by a
 rename, when it is complete. A reader sees the old table or the new one, and in the moment between the renames none.
-What a crash leaves in `.writing/` nobody reads, and the next write of that table removes it.
+What a crash leaves in `.writing/` is not read, and the next write of that table removes it.
 
 Offsets of one queue say nothing about another with the same topics. A demonstration begins with an empty queue, so the
 tables of the one before are removed and not mixed with the new ones.

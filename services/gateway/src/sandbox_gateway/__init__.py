@@ -1,6 +1,6 @@
 """A payment gateway that moves no real money, and that fails as real ones do when it is told to.
 
-It stands for somebody else's system: it shares nothing with payments but this wire, and keeps its book through kill -9
+It stands for an external system: it shares nothing with payments but this wire, and keeps its book through kill -9
 (whatever it answers is committed before).
 
 The wire: JSON over HTTP, with `Authorization: Bearer <API key>` on everything below /v1. Money is in minor units, times
@@ -32,5 +32,5 @@ can be repeated; a setting holds for what is decided after it, and a restart goe
     late         the webhooks wait for so many milliseconds after the decision
     duplicated   each webhook is sent again after it was answered with 2xx
     reordered    each webhook waits for up to a second, and not for earlier ones of its charge, as it does otherwise
-    never        no webhook is sent; what was decided is known to whoever asks
+    never        no webhook is sent; what was decided is known on request
 """

@@ -192,7 +192,7 @@ UseCasesOf = Annotated[UseCases, Depends(_use_cases)]
 async def check_api_key(
     use_cases: UseCasesOf, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> None:
-    """Raises ProblemError for whoever has not the key."""
+    """Raises ProblemError for a request without the key."""
     if credentials is None or not hmac.compare_digest(credentials.credentials.encode(), use_cases.api_key.encode()):
         raise ProblemError(UNAUTHENTICATED, "send Authorization: Bearer <API key>")
 
@@ -214,7 +214,7 @@ charges_router = APIRouter(prefix="/v1/charges", tags=["charges"], dependencies=
     ),
 )
 async def charge(new_charge: NewCharge, use_cases: UseCasesOf) -> ChargeAnswer:
-    """The decision is told by a webhook; whoever repeats the request, or asks for the charge, sees it too."""
+    """The decision is told by a webhook; a repeated request, and a GET of the charge, show it too."""
     return ChargeAnswer.of(await use_cases.gateway.charge(new_charge.to_terms()))
 
 
@@ -286,7 +286,7 @@ async def set_failures(failures: FailuresDocument, use_cases: UseCasesOf) -> Fai
     return failures
 
 
-# The health of whoever takes money through this gateway is asked for every few seconds, and asks for the book.
+# Health checks of this gateway's clients come every few seconds, and read the book.
 BOOK_URL = "/v1/book"
 
 

@@ -61,7 +61,7 @@ def bootstrap(
 
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")
-SERVICE_NAME = "sandbox-gateway"  # in logs and traces: it stands for somebody else's
+SERVICE_NAME = "sandbox-gateway"  # in logs and traces: it stands for an external system
 SERVICE = Service("gateway", MIGRATIONS, topics=())
 BACKGROUND_STOP_MAX_S = 2.0
 

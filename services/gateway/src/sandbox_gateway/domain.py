@@ -170,7 +170,7 @@ class ChargeTerms:
 class Charge:
     """A charge; times are wall-clock milliseconds. It is decided at `due_at_ms`, or soon after.
 
-    `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+    `traceparent` is where it was asked for; nothing here looks into it.
 
     Invariants: its terms stay as they were asked for; it leaves PENDING once, and what was decided stays; decided_at_ms
     is set exactly when it is decided, decline_reason exactly when it is DECLINED.
@@ -221,7 +221,7 @@ class RefundTerms:
 class Refund:
     """A refund; times are wall-clock milliseconds. The money goes back at `due_at_ms`, or soon after.
 
-    `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+    `traceparent` is where it was asked for; nothing here looks into it.
 
     Invariants: its terms stay as they were asked for; it leaves PENDING once; refunded_at_ms is set exactly when it is
     REFUNDED. The refunds of a charge, pending ones too, are never more than the charge.

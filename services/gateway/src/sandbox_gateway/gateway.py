@@ -53,7 +53,7 @@ class Behaviour:
 
 BATCH_MAX = 64
 
-# Names of spans: each decision is in the trace of who asked for it.
+# Names of spans: each decision is in the trace of its request.
 DECIDE_CHARGE = "decide charge"
 CARRY_OUT_REFUND = "carry out refund"
 
@@ -68,7 +68,7 @@ class Decisions:
         self._told = told
 
     async def decide_charge(self, unit: UnitOfWork, charge: Charge) -> Charge:
-        """The PENDING charge with its decision, unless somebody else decided it; the caller commits."""
+        """The PENDING charge with its decision, unless another task decided it; the caller commits."""
         decided = charge.decided(self._behaviour.decline_reason(charge.terms), self._clock.wall_ms())
         if await unit.charges.decide(decided):
             event = domain.of_charge(decided)
@@ -76,7 +76,7 @@ class Decisions:
         return decided
 
     async def carry_out(self, unit: UnitOfWork, refund: Refund) -> Refund:
-        """The PENDING refund after the money went back, unless somebody else did it; the caller commits."""
+        """The PENDING refund after the money went back, unless another task did it; the caller commits."""
         refunded = refund.refunded(self._clock.wall_ms())
         if await unit.refunds.finish(refunded):
             charge = await unit.charges.find(refund.terms.charge_id)

@@ -24,7 +24,7 @@ ANSWER_SHOWN_MAX_CHARACTERS = 200
 
 
 class HttpWebhooks:
-    """Implements `WebhookReceiver`; its owner closes it. How long an answer may take is for the sender to say.
+    """Implements `WebhookReceiver`; its owner closes it. The sender bounds the time for an answer.
 
     The receiver of webhooks over HTTP: signed, connections reused, and no redirect followed with a signature.
     """
@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 
 
 class WebhookReceiver(Protocol):
-    """Whoever is told."""
+    """The receiver of webhooks."""
 
     async def deliver(self, body: bytes) -> None:
         """Return when the receiver answered with 2xx. Raises DeliveryError."""
@@ -99,7 +99,7 @@ class WebhookSender:
             return waiting[0].next_attempt_at_ms if waiting else None
         attempts = await asyncio.gather(*(self._send(webhook) for webhook in due))
         self._say([attempt.error for attempt in attempts if attempt.error is not None])
-        # Whoever dies before this commit sends them again: that is what "at least once" says.
+        # A process that dies before this commit sends them again: that is what "at least once" says.
         async with self._units.writing() as unit:
             await unit.webhooks.record(attempts)
             await unit.commit()

@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 after an orderly stop, 1 after a failure, 2 for a configuration that cannot be used."""
     return run_service(
         "orders",
-        "Orders that close by themselves when nobody pays. Configuration: ORDERS_* variables.",
+        "Orders that close by themselves when they are not paid. Configuration: ORDERS_* variables.",
         arguments,
         from_environment=from_environment,
         serve=app.serve,

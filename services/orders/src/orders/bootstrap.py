@@ -50,7 +50,7 @@ def timeout_scheduler(timeouts: OrderTimeouts) -> Subscription:
 def timeout_handler(timeouts: OrderTimeouts) -> Subscription:
     """Reads `order-timeouts`.
 
-    Group `order-timeout-handler`: a timer that comes back closes its order, if nobody has paid.
+    Group `order-timeout-handler`: a timer that comes back closes its order, if it is unpaid.
     """
 
     async def handle(body: bytes) -> None:
@@ -117,10 +117,10 @@ ORDER_FEED_GROUP = "order-feed"
 def order_feed(feed: OrderFeed) -> Subscription:
     """Reads all of `order-events`.
 
-    Group `order-feed`: every process hears of every change, and wakes those who follow the order.
+    Group `order-feed`: every process hears of every change, and wakes the streams of the order.
 
-    Broadcasting: which process has the followers nobody knows, so each gets every message; those that came while it was
-    away concern nobody, because its followers have gone with it.
+    Broadcasting: any process may have the followers, so each gets every message; those that came while it was away are
+    not needed, because its followers have gone with it.
     """
 
     async def handle(body: bytes) -> None:

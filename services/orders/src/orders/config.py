@@ -36,8 +36,8 @@ class Config(ReconcilingConfig):
 
     A payment holds its order for `hold_ms` at a time, and for `hold_past_expiry_ms` after its expiry at the most (ADR
     122); neither is shorter than what payments takes to capture. `trace_url` leads to the page of a trace, with
-    {trace_id} in it; None where nobody keeps traces. `sandbox_sign_in` lets everybody sign in to the pages as anybody,
-    an operator too: for demonstrations only.
+    {trace_id} in it; None where traces are not kept. `sandbox_sign_in` lets every visitor sign in to the pages under
+    any name, as an operator too: for demonstrations only.
     """
 
     PREFIX: ClassVar[str] = "ORDERS_"

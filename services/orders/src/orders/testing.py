@@ -269,7 +269,7 @@ AUTH_KEYS = (("test", "a secret that is known to tests only"),)
 
 
 def caller(role: str, subject: str) -> Caller:
-    """Somebody with all scopes of a role: buyer, seller or operator."""
+    """A caller with all scopes of a role: buyer, seller or operator."""
     return Caller(subject, ROLES[role])
 
 
@@ -303,14 +303,14 @@ class RunningOrders:
         return await self.application.use_cases.queries.product(product_id)
 
     async def order(self, order_id: str) -> Order:
-        """The order, as somebody who sees all of them sees it."""
+        """The order, as a caller that may see all of them sees it."""
         return await self.application.use_cases.queries.order(order_id, SELLER)
 
     async def history(self, order_id: str) -> list[StatusChange]:
         return await self.application.use_cases.queries.history(order_id, SELLER)
 
     def headers(self, role: str = "buyer", subject: str = BUYER.subject) -> dict[str, str]:
-        """The Authorization header of somebody with this role."""
+        """The Authorization header of a caller with this role."""
         return {"Authorization": f"Bearer {self.application.tokens.issue(subject, ROLES[role])}"}
 
     async def post_order(

@@ -133,7 +133,7 @@ class ScriptedGateway:
     def event_of(self, its_id: str) -> dict[str, Any]:
         """The body of the webhook of a charge or refund that is decided; the same each time.
 
-        Raises ValueError for one that pends, whose decision nobody can tell yet.
+        Raises ValueError for one that pends, which has no decision yet.
         """
         if its_id in self.refunds:
             order, refunded = self.refunds[its_id]
@@ -206,7 +206,7 @@ class ScriptedOrders:
     """Implements `OrderHolds`. `holds` are payments by order; `closed` are orders that are over, with how long ago the
     hold of the payment that asks ended, None if it had none.
 
-    Orders for tests: remembers who holds what, and refuses or is away when it is told to.
+    Orders for tests: remembers the holds, and refuses or is away when it is told to.
     """
 
     def __init__(self) -> None:
@@ -279,7 +279,7 @@ class RunningPayments:
 
     @property
     def scripted(self) -> ScriptedGateway:
-        """The gateway, if nobody has brought another one."""
+        """The gateway, if it is the default one."""
         if not isinstance(self.gateway, ScriptedGateway):
             raise TypeError("these payments run on another gateway")
         return self.gateway
@@ -296,11 +296,11 @@ class RunningPayments:
         return await self.application.use_cases.pay_order(request, key)
 
     def headers(self, role: str = "buyer", subject: str = BUYER) -> dict[str, str]:
-        """The Authorization header of somebody with this role."""
+        """The Authorization header of a caller with this role."""
         return {"Authorization": f"Bearer {self.application.tokens.issue(subject, ROLES[role])}"}
 
     async def get(self, path: str, role: str = "operator", subject: str = OPERATOR.subject) -> httpx.Response:
-        """What somebody with this role is answered."""
+        """The answer to a caller with this role."""
         return await self.http.get(path, headers=self.headers(role, subject))
 
     async def post_payment(

@@ -15,7 +15,7 @@ from analytics.generator.generation import Chance, Generation, fault, rank
 from analytics.jobs.bronze import DAY_MS, HOUR_MS, MINUTE_MS
 from analytics.jobs.reconciliation_kinds import LATE_HOURS, Kind
 
-# Who orders when, what, and for how much.
+# The buyer of each order, its time, its lines, and its total.
 #
 # Invariants: the lines of an order are of different products in one currency, and come to its total unless its story is
 # that they do not. Orders come in the order of their numbers; how many in which hour of the day is in HOUR_WEIGHTS.

@@ -1,6 +1,6 @@
 """Source -> bronze: the messages as they are, with the day on which the broker stored them (mechanism Y6).
 
-Invariant: bronze is what was told, also what nobody can read; it is never changed. A message stands in it twice if it
+Invariant: bronze is what was told, also what cannot be read; it is never changed. A message stands in it twice if it
 was read twice (by a backfill, and then by the stream): `unique` drops the second, by its place in the queue.
 
 Of every table: a column may always be null as far as Spark knows, what must be there is checked where it is read; times

@@ -108,7 +108,7 @@ LATENESS_CLASSES = StructType(
 
 ORDER_CLOSED = "order-closed"
 TIMER_DELIVERED = "timer-delivered"
-EXPIRED = "expired"  # the reason with which orders closes what nobody paid in time
+EXPIRED = "expired"  # the reason with which orders closes what was not paid in time
 
 
 def close_lateness(orders: DataFrame, timers: DataFrame) -> DataFrame:

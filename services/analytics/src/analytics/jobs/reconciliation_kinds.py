@@ -1,7 +1,7 @@
 """What reconciliation goes by: the kinds of findings, the condition of each, and when an order can be judged.
 
 What payments took, and what it gave back, has to fit what orders says of its orders. `is_answered` and `is_refunded`
-stand where somebody may still be about to act; the other conditions can never be true of a shop that does its work.
+stand where a service may still be about to act; the other conditions can never be true of a shop that does its work.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Moment:
         return self._is_over(F.col("last_stored_at"), self.grace.refund)
 
     def is_expired(self) -> Column:
-        """Whether the order should have been closed by now, had nobody paid."""
+        """Whether the order should have been closed by now, unless it was paid."""
         return self._is_over(F.col("expires_at"), self.grace.closing)
 
     def is_heard_whole(self) -> Column:
@@ -130,18 +130,18 @@ class Moment:
 
 # What became of the money of each payment of an order.
 #
-# Invariant: the `accounts` of an order hold each payment once that anybody has named: payments by a capture or a
-# refund, orders by a request for a refund or as the payment that has paid the order.
+# Invariant: the `accounts` of an order hold each payment once that was named: payments by a capture or a refund, orders
+# by a request for a refund or as the payment that has paid the order.
 
 
 def with_accounts(orders: DataFrame) -> DataFrame:
     """ORDERS and three more columns.
 
     `accounts`: array of (payment_id, capture, refunds, asked_minor, returned_minor, kept_minor, is_paying, is_open).
-    `capture` and `kept_minor` are null for a payment whose capture nobody has told, `asked_minor` where orders has not
-    asked for a refund. An account is open while it keeps money that orders has not asked back.
-    `keeping`: how many accounts are open.
-    `standing_id`: the payment that the order may keep. Orders names it, or it is the first that is open.
+    `capture` and `kept_minor` are null for a payment whose capture was not told, `asked_minor` where orders has not
+    asked for a refund. An account is open while it keeps money that orders has not asked back. `keeping`: how many
+    accounts are open. `standing_id`: the payment that the order may keep. Orders names it, or it is the first that is
+    open.
     """
     named = F.concat(
         F.transform(_some("captures"), lambda one: one.payment_id),
@@ -230,7 +230,7 @@ def order_rules(moment: Moment) -> list[Rule]:
             ~is_known & moment.is_answered(),
             F.coalesce(first_capture.payment_id, F.col("payment_id")),
             first_capture.amount_minor,
-            F.lit("nobody has created this order"),
+            F.lit("this order was never created"),
         ),
         Rule(
             Kind.LINES_DO_NOT_ADD_UP,
@@ -315,7 +315,7 @@ def _lost_money(moment: Moment) -> list[Rule]:
             Kind.CLOSED_CAPTURED_NOT_REFUNDED,
             is_kept & F.col("closed_at").isNotNull(),
             kept_minor,
-            _said("captured at %s, the order closed at %s, and nobody asked for a refund", captured_at, "closed_at"),
+            _said("captured at %s, the order closed at %s, and no refund was asked for", captured_at, "closed_at"),
         ),
         _rule(
             Kind.DOUBLE_CAPTURE,
@@ -361,7 +361,7 @@ def _refunds(moment: Moment) -> list[Rule]:
 
 
 def _terms(moment: Moment) -> list[Rule]:
-    """Money that is not what the order costs. Of amounts in two currencies nobody can say which is more."""
+    """Money that is not what the order costs. Amounts in two currencies cannot be compared."""
     is_first = (F.col("account.payment_id") == F.col("standing_id")) & F.col("account.is_open")
     # An order that is marked as paid has accepted the payment; one that still waits is about to refuse it.
     is_accepted = F.col("account.is_paying")

@@ -93,7 +93,7 @@ class Tables:
         return {"by_kind": found, **{name: sums[name] or 0 for name in ("read", "newer", "rejected")}}
 
     def _totals(self) -> list[dict[str, Any]]:
-        """By currency; an order whose currency nobody told is in a row of its own."""
+        """By currency; an order without a known currency is in a row of its own."""
         totals = self.warehouse.read(self.spark, self.warehouse.gold("order_totals"), ORDER_TOTALS)
         names = [name for name in ORDER_TOTALS.names if name not in ("day", "currency")]
         summed = totals.groupBy("currency").agg(*(F.sum(name).alias(name) for name in names))

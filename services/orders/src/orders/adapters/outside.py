@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 class HttpPayments:
     """Implements `PaymentDesk`; its owner closes it.
 
-    Payments over HTTP. Each request carries a token that is issued for the very caller, with no more than his scopes
-    and for a minute only, so that payments checks him as if he had come himself.
+    Payments over HTTP. Each request carries a token that is issued for its caller, with no more than the caller's
+    scopes and for a minute only, so that payments checks access as for a direct request.
 
     A request that is refused with Retry-After is repeated, with the key of its first try, while it may help: an order
     that was placed a moment ago may not have reached payments yet.
@@ -224,7 +224,7 @@ class MqDeadLetters:
                 raise UnknownDeadLetterError(group, letter_id)
             try:
                 await admin.replay_dead_letter(letter)
-            except IllegalStateError as error:  # somebody else was faster
+            except IllegalStateError as error:  # another operator was faster
                 raise UnknownDeadLetterError(group, letter_id) from error
 
 

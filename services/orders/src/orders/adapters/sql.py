@@ -1,8 +1,8 @@
 """The repositories of orders and their unit of work, through SQLAlchemy.
 
 A status changes by `UPDATE ... WHERE status = old AND version = old`, and its row count decides (bug zoo 33). So does
-the hold that a payment has on the order: whoever has read another one looks again. Units of a product move by one
-conditional UPDATE each.
+the hold that a payment has on the order: a use case that has read another one reads again. Units of a product move by
+one conditional UPDATE each.
 
 Each statement costs a round trip on PostgreSQL. There an order is written in one, with its lines, its history and its
 key, it comes in one with its lines, and it is changed in one with the row of its history. Statements are built once:
@@ -81,7 +81,7 @@ _CHANGE_STATUS = (
     )
 )
 _HISTORY_COLUMNS = ("order_id", "old_status", "new_status", "reason", "at_ms", "actor", "trace_id")
-# `inline`: nobody asks for the number that the row gets.
+# `inline`: the number that the row gets is not needed.
 _ADD_HISTORY = insert(order_history).inline()
 _CHANGED = _CHANGE_STATUS.returning(orders.c.order_id).cte("changed")
 # Adds one row if the order was changed, else none.
@@ -431,7 +431,7 @@ _REQUEST = insert(refund_requests)
 class SqlRefunds:
     """Implements `Refunds`.
 
-    Refund requests in SQL; the primary key decides who asks first.
+    Refund requests in SQL; the primary key decides which request is first.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:

@@ -29,7 +29,7 @@ from servicekit.monitoring import Health
 EVENT_NAME = "order"
 MEDIA_TYPE = "text/event-stream"
 RECONNECT_AFTER_MS = 1_000
-SEND_MAX_S = 30.0  # a follower who takes nothing for so long is gone, or as good as
+SEND_MAX_S = 30.0  # a follower that reads nothing for so long counts as gone
 
 # What OpenAPI 3.2 calls itemSchema: one event of the stream.
 _EVENT_SCHEMA = {
@@ -85,8 +85,8 @@ def order_events(feed: OrderFeed, clock: Clock) -> APIRouter:
         id: 2
         data: {"now_ms": 1700000000000, "order": {"order_id": "...", "status": "AWAITING_SHIPMENT", ...}}
 
-    The first event is the order as it is now, so that whoever comes again has missed nothing: Last-Event-ID is not
-    looked at. A comment every 15 s says that the connection lives. The stream ends when the order is final.
+    The first event is the order as it is now, so that a client that comes again has missed nothing: Last-Event-ID is
+    not looked at. A comment every 15 s says that the connection lives. The stream ends when the order is final.
     """
     router = APIRouter(prefix="/orders", tags=["orders"])
 
@@ -108,7 +108,7 @@ def order_events(feed: OrderFeed, clock: Clock) -> APIRouter:
         order_id: OrderId, caller: Annotated[Caller, Depends(requires(ORDERS_READ))]
     ) -> OrderEventsResponse:
         """The first event is the present state; each change follows. The stream ends once the order is completed or
-        closed, and after 15 minutes at the latest: whoever still wants it asks again, and misses nothing."""
+        closed, and after 15 minutes at the latest: a client that still wants it asks again, and misses nothing."""
         return OrderEventsResponse(await feed.open(order_id, caller), clock)
 
     return router
@@ -127,11 +127,11 @@ def build_api(
 ) -> FastAPI:
     """The routes of orders and `more_routers`, with all that servicekit gives a service's API.
 
-    `rate_limit` is for each of those whom `identify` finds.
+    `rate_limit` is for each caller that `identify` finds.
     """
     app = application.build_api(
         title="Hourglass orders",
-        summary="Orders that close by themselves when nobody pays",
+        summary="Orders that close by themselves when they are not paid",
         routers=(
             routes.products_router,
             orders_router,

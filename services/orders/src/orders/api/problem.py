@@ -35,7 +35,7 @@ ORDER_NOT_PAYABLE = ProblemType(
     ("order_id", "order_status", "hold_ended_ms_ago"),
 )
 ORDER_HELD = ProblemType("order-held", 409, "A payment of the order is in progress", ("order_id",), retry_after_s=5)
-STATUS_CHANGED = ProblemType("status-changed", 409, "Somebody else changed the order", ("order_id",), retry_after_s=1)
+STATUS_CHANGED = ProblemType("status-changed", 409, "Another request changed the order", ("order_id",), retry_after_s=1)
 
 PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
     {

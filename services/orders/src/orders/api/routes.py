@@ -192,7 +192,7 @@ OrderId = Annotated[str, Path(pattern=ID_PATTERN, examples=["8e03978e40d543e8bc9
 Buyer = Annotated[Caller, Depends(requires(ORDERS_WRITE))]
 Reader = Annotated[Caller, Depends(requires(ORDERS_READ))]
 
-# A cache asks before it shows an order again, and nobody else's cache keeps it.
+# A cache asks before it shows an order again, and shared caches do not keep it.
 CACHE_CONTROL = "private, no-cache"
 
 
@@ -288,7 +288,7 @@ async def get_order(
     responses=documented(problem.UNKNOWN_ORDER, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
 async def get_order_history(order_id: OrderId, caller: Reader, use_cases: UseCasesOf) -> OrderHistory:
-    """Who changed it and why, and the trace in which it happened."""
+    """Each with its actor, its reason, and the trace in which it happened."""
     changes = await use_cases.queries.history(order_id, caller)
     return OrderHistory(order_id=order_id, changes=[StatusChangeAnswer.of(change) for change in changes])
 
@@ -324,8 +324,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 async def cancel_order(
     order_id: OrderId, caller: BuyerOrSeller, if_match: IfMatch, use_cases: UseCasesOf, response: Response
 ) -> OrderAnswer:
-    """Its buyer cancels an order that waits for its payment; whoever has `orders:ship` one that was paid, too, and the
-    money goes back. The units are on sale again.
+    """Its buyer cancels an order that waits for its payment; a caller with `orders:ship` one that was paid, too, and
+    the money goes back. The units are on sale again.
 
     While a payment of the order is in progress, which may have taken the money, the answer is 409 `order-held`."""
     version = await wanted_version(if_match, order_id, caller, use_cases.queries)

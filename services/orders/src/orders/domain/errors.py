@@ -129,10 +129,10 @@ class RefundRequestedError(RefusedError):
 
 
 class StatusChangedError(TryAgainError):
-    """The order's status changed between reading and writing; somebody else won."""
+    """The order's status changed between reading and writing; another change won."""
 
     def __init__(self, order_id: str) -> None:
-        super().__init__(f"the status of order {order_id!r} has just been changed by somebody else")
+        super().__init__(f"the status of order {order_id!r} has just been changed by another request")
         self.order_id = order_id
 
 

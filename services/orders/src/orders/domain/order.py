@@ -75,7 +75,7 @@ def next_status(status: OrderStatus, reason: ChangeReason) -> OrderStatus:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who makes a change, at which wall-clock millisecond, and in which trace.
+    """The actor of a change, its wall-clock millisecond, and its trace.
 
     `actor` is the caller's subject, or the consumer group that acts by itself. `trace_id` is None outside a trace.
     """
@@ -154,7 +154,7 @@ class OrderLine:
 class Order:
     """An order; times are wall-clock milliseconds, money is in the currency's minor unit.
 
-    `traceparent` is where its life began for those who watch the system; nothing here looks into it.
+    `traceparent` is where its trace began; nothing here looks into it.
 
     Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but
     its status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each

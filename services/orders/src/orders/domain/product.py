@@ -30,7 +30,7 @@ class ProductChange:
 class Product:
     """Something to sell: its price for one unit, in the currency's minor unit, and where its units are.
 
-    Without `is_on_sale` nobody can order it; the orders that there are go on, and what they give back is available.
+    Without `is_on_sale` it cannot be ordered; existing orders go on, and what they give back is available.
     """
 
     product_id: str

@@ -1,6 +1,6 @@
 """The pages as an application of their own below /shop: their errors are pages, and they are in no API document.
 
-In a sandbox everybody signs in as whom they say; elsewhere they bring a token that they were given.
+In a sandbox visitors sign in under any name; elsewhere with a token that they were given.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from servicekit.http.middleware import request_telemetry
 from servicekit.http.problem import COMMON_PROBLEMS, ProblemType
 from servicekit.identifiers import ID_PATTERN
 
-# Styles, scripts and images come from here and nowhere else, nothing is inline, and nobody frames the shop.
+# Styles, scripts and images come from here and nowhere else, nothing is inline, and no site frames the shop.
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
@@ -55,12 +55,13 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-# A page is somebody's own, and a file may change with the next version: both are asked for again, files by their tag.
+# A page is its visitor's own, and a file may change with the next version: both are asked for again, files by their
+# tag.
 _CACHE_CONTROL = "private, no-cache"
 
 
 class _PageFrame:
-    """ASGI middleware: what every answer of the pages says to the browser, and a page for what nobody expected.
+    """ASGI middleware: the headers of every page, and a page for unexpected errors.
 
     Such an error ends here: the application around would log it a second time.
     """
@@ -112,7 +113,7 @@ def mount_pages(api: FastAPI, parts: PageParts) -> None:
 
 
 def _entrance() -> APIRouter:
-    """Whoever asks for the host, or leaves out the last slash, is led to the products."""
+    """Requests of the bare host, or without the last slash, are led to the products."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
@@ -202,7 +203,7 @@ async def _page_error(request: Request, error: PageError) -> Response:
 
 
 async def _not_signed_in(request: Request, _error: NotSignedInError) -> Response:
-    """To where one signs in, and from there back to the page, if it was one that can be asked for."""
+    """To the page for signing in, and from there back to the page, if it was one that can be asked for."""
     next_path = request.url.path if request.method == "GET" else f"{ROOT}/"
     return RedirectResponse(f"{ROOT}/session?{urlencode({'next': next_path})}", status_code=303)
 
@@ -286,7 +287,7 @@ async def sign_in_by_token(
 
 @session_router.post("/end")
 async def end(request: Request) -> Response:
-    """The cart goes as well: the next one at this browser may be somebody else."""
+    """The cart goes as well: the next visitor at this browser may be another person."""
     response = RedirectResponse(f"{ROOT}/", status_code=303)
     sign_out(response)
     keep_cart(request, response, Cart())
@@ -300,6 +301,6 @@ def _signed_in(request: Request, token: str, next_path: str) -> Response:
 
 
 def _own_path(path: str) -> str:
-    """The path if it is one of the shop's pages, else the products: nobody is led to another site from here."""
+    """The path if it is one of the shop's pages, else the products: no visitor is led to another site from here."""
     is_own = path.startswith(f"{ROOT}/") and "//" not in path and "\\" not in path and path.isprintable()
     return path if is_own else f"{ROOT}/"

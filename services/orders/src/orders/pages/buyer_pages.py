@@ -217,7 +217,7 @@ async def _place(parts: PageParts, wanted: OrderRequest, key: str, total_minor: 
     """The order of this form, whichever of its requests was first. Raises what PlaceOrder raises.
 
     The order is of what the form shows and not of what the cookie says by then, at the total that it shows or not at
-    all: what a buyer has seen is what he orders.
+    all: what buyers have seen is what they order.
     """
     for _ in range(IN_FLIGHT_TRIES):
         try:
@@ -306,7 +306,7 @@ async def show_order(
 
 @orders_router.get("/{order_id}/events")
 async def follow_order(parts: PartsOf, caller: Reader, order_id: OrderId) -> OrderEventsResponse:
-    """As the route of the API, for whoever is signed in here."""
+    """As the route of the API, for the visitor who is signed in here."""
     return OrderEventsResponse(await parts.feed.open(order_id, caller), parts.clock)
 
 
@@ -322,7 +322,7 @@ async def pay(
 ) -> Response:
     """The amount is the order's: no form says how much is paid.
 
-    Payments waits for its gateway, and buyers who wait for both keep nobody from ordering meanwhile.
+    Payments waits for its gateway, and buyers who wait for both keep no others from ordering meanwhile.
     """
     order = await parts.use_cases.queries.order(order_id, caller)
     if method not in await parts.desk.methods(caller):

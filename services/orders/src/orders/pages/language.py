@@ -82,7 +82,7 @@ class Texts:
         return self._catalog[key].format(**values) if values else self._catalog[key]
 
     def word(self, kind: str, name: str) -> str:
-        """The translation of somebody else's word, such as a payment's status; an unknown one stays as it is."""
+        """The translation of another service's word, such as a payment's status; an unknown one stays as it is."""
         return self._catalog.get(f"{kind}.{name}", name)
 
     def has(self, key: str) -> bool:

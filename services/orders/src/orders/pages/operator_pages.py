@@ -29,7 +29,7 @@ ORDERS_PER_PAGE = 50
 
 Watcher = Annotated[Caller, Depends(needs(ORDERS_ALL))]
 Treasurer = Annotated[Caller, Depends(needs(PAYMENTS_ALL))]
-# Delivering a letter again may move money: it is for those who may give some back.
+# Delivering a letter again may move money: it needs the scope for giving money back.
 RefundOperator = Annotated[Caller, Depends(needs(REFUNDS_WRITE))]
 
 # An empty field of a form is sent as an empty text: it is no wish.

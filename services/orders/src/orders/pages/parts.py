@@ -108,7 +108,7 @@ class PageError(Exception):
 
 
 class NotSignedInError(PageError):
-    """The page is for people who are signed in; they are led to where one signs in."""
+    """The page is for people who are signed in; others are led to the page for signing in."""
 
     name = "unauthenticated"
     status = 401

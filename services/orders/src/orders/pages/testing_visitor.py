@@ -65,7 +65,7 @@ class Shop:
 
     @asynccontextmanager
     async def visitor(self, subject: str | None = "buyer-1", role: str = "buyer") -> AsyncIterator[PageVisitor]:
-        """Somebody at a browser of his own, signed in unless `subject` is None."""
+        """A visitor with a browser of their own, signed in unless `subject` is None."""
         transport = httpx.ASGITransport(self.orders.application.api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://orders") as http:
             visitor = PageVisitor(http)
@@ -76,7 +76,7 @@ class Shop:
 
 @asynccontextmanager
 async def shop_of(database_url: str, **settings: Any) -> AsyncIterator[Shop]:
-    """A shop in which everybody may sign in as anybody; `settings` are fields of Config."""
+    """A shop in which visitors may sign in under any name; `settings` are fields of Config."""
     async with running_orders(database_url, **{"sandbox_sign_in": True} | settings) as orders:
         for product in (SEAT, SNACK, IMPORT):
             await orders.add_product(product)

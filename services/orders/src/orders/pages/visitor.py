@@ -1,7 +1,7 @@
-"""Who looks at a page: in which language, signed in as whom, with what in the cart. All of it comes from cookies.
+"""The visitor of a page: language, session and cart, all of which come from cookies.
 
-The session is a token of servicekit.auth in a cookie that scripts cannot read; one that is not valid any more signs
-nobody in.
+The session is a token of servicekit.auth in a cookie that scripts cannot read; one that is not valid any more counts as
+none.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def visitor_of(request: Request, tokens: Tokens) -> Visitor:
 
 
 def signed_in(connection: HTTPConnection, tokens: Tokens) -> Caller | None:
-    """Whose session the cookie is, while it is valid."""
+    """The subject of the session in the cookie, while it is valid."""
     try:
         return tokens.verify(connection.cookies.get(SESSION_COOKIE, ""))
     except InvalidTokenError:

@@ -98,7 +98,7 @@ CANCEL = "cancel order"
 
 
 class ExpiryOutcome(enum.Enum):
-    """What became of an order whose timeout arrived."""
+    """The outcome for an order whose timeout arrived."""
 
     CLOSED = "closed"
     TOO_EARLY = "too early"
@@ -114,11 +114,10 @@ async def _go_on(_unit: UnitOfWork) -> None:
 class CloseOrder:
     """The use cases behind POST /orders/{id}/cancel and behind the timeout message.
 
-    Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back
+    Invariants: an order is closed once, by the first change of its status; in the same unit of work its units go back
     on sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
     committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is
-    back already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been
-    taken.
+    back already, and is not asked for. An order that a payment holds is never closed: the money may have been taken.
     """
 
     def __init__(
@@ -141,10 +140,10 @@ class CloseOrder:
     async def cancel(self, order_id: str, caller: Caller, version: int | None = None) -> Order:
         """Close the order: for its seller, if the caller may ship, else for its buyer.
 
-        A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back. Who
-        has cancelled the order before is answered as then.
-        Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, OrderHeldError, StatusChangedError,
-        PublishError, TransactionGivenUpError, StorageUnavailableError.
+        A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back. A
+        caller that has cancelled the order before is answered as then. Raises UnknownOrderError, VersionMismatchError,
+        IllegalTransitionError, OrderHeldError, StatusChangedError, PublishError, TransactionGivenUpError,
+        StorageUnavailableError.
         """
         reason = ChangeReason.SELLER_CANCELLED if caller.has(ORDERS_SHIP) else ChangeReason.CANCELLED
 
@@ -272,7 +271,7 @@ class OrderTimeouts:
 
 
 class RefundOutcome(enum.Enum):
-    """What became of an order whose money went back."""
+    """The outcome for an order whose money went back."""
 
     CLOSED = "closed"
     KEPT = "kept"  # money of it is left, it is on its way, or another payment has paid it
@@ -297,7 +296,7 @@ class AcceptRefund:
         Raises UnknownOrderError, PaymentNotHeardOfError, PublishError, TransactionGivenUpError and
         StorageUnavailableError; the message must then be delivered again.
         """
-        # Whoever lost the order reads it again. That ends: a status only moves forward.
+        # The loser of a race reads the order again. That ends: a status only moves forward.
         while True:
             async with self._units.autocommit() as unit:
                 order = await unit.orders.get(refunded.order_id)

@@ -1,12 +1,12 @@
-"""Orders as they change: whoever follows one gets its present state first, and then each new one.
+"""Orders as they change: a follower of one gets its present state first, and then each new one.
 
 A message of `order-events` wakes the streams of its order, and each of them reads the order again: what is sent is what
 the database says, whatever came twice, late or not at all. A stream reads it again with every heartbeat too, so that a
 queue that is away makes it late and not wrong.
 
 Invariants: a stream never has anything waiting in memory but the word "look again"; it ends when its order is final,
-when the feed closes, and after STREAM_MAX_S at the latest, because tokens expire and whoever still wants it asks again;
-the number of streams is bounded, for each caller and for all of them.
+when the feed closes, and after STREAM_MAX_S at the latest, because tokens expire and a client that still wants it asks
+again; the number of streams is bounded, for each caller and for all of them.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class OrderStream:
         self._look_again.set()
 
     def close(self) -> None:
-        """Give the place back; to be called once nobody iterates any more."""
+        """Give the place back; to be called once the iteration has ended."""
         self.end()
         self._feed.forget(self)
 
@@ -154,7 +154,7 @@ class OrderStream:
             try:
                 order = await self._orders.order(self.order_id, self.caller)
             except StorageUnavailableError as error:
-                # Whoever follows would be refused as well if he came again: better late than gone.
+                # A new stream would be refused as well: better late than gone.
                 log.warning("a followed order cannot be read now", order_id=self.order_id, error=str(error))
                 order = last
             yield None if order == last else order

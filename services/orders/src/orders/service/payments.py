@@ -1,4 +1,4 @@
-"""Payments and orders: what orders asks of the service that takes money, and what its payments do to an order.
+"""Payments and orders: the port to the service that takes money, and the effects of its payments on an order.
 
 The errors around the shop's pages, beside those of the domain; the tree goes on from servicekit.errors:
 
@@ -48,7 +48,7 @@ class UnknownPaymentError(RefusedError):
 
 
 class UnknownDeadLetterError(RefusedError):
-    """There is no such dead letter, or somebody has dealt with it already."""
+    """There is no such dead letter, or it was dealt with already."""
 
     def __init__(self, group: str, letter_id: str) -> None:
         super().__init__(f"{group!r} has no open dead letter {letter_id!r}")
@@ -210,7 +210,7 @@ class AcceptPayment:
         Raises UnknownOrderError (the order's own transaction may not be visible yet), PublishError,
         TransactionGivenUpError and StorageUnavailableError; the message must then be delivered again.
         """
-        # Whoever lost the order reads it again. That ends: a status only moves forward.
+        # The loser of a race reads the order again. That ends: a status only moves forward.
         while True:
             async with self._units.autocommit() as unit:
                 order = await unit.orders.get(payment.order_id)
@@ -286,7 +286,8 @@ class HoldOrder:
         Raises UnknownOrderError, OrderNotPayableError, OrderHeldError (by another payment), StorageUnavailableError.
         """
         now_ms = self._clock.wall_ms()
-        # Whoever lost the order reads it again. That ends: a status only moves forward, and holds are taken one by one.
+        # The loser of a race reads the order again. That ends: a status only moves forward, and holds are taken one by
+        # one.
         while True:
             async with self._units.writing() as unit:
                 order = await find_visible(unit.orders, order_id, caller)

@@ -80,7 +80,7 @@ class Baskets:
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """What a buyer wants, who is the caller; a product is named in one line at most."""
+    """The caller's order: as a buyer, with each product in one line at most."""
 
     buyer_id: str
     lines: tuple[RequestedLine, ...]
@@ -144,8 +144,8 @@ class PlaceOrder:
             claim = KeyClaim(request.buyer_id, key, fingerprint(request), order.order_id)
 
             async def write(unit: UnitOfWork) -> None:
-                # First the key, with its order: whoever comes second with it must meet it before the stock. The stock
-                # last: the orders of a product wait for each other from there to the commit, and for nothing else.
+                # First the key, with its order: a second request with it must meet it before the stock. The stock last:
+                # the orders of a product wait for each other from there to the commit, and for nothing else.
                 await unit.orders.add(order, first, claim)
                 await _reserve(unit, order)
 

@@ -101,7 +101,8 @@ class Queries:
             return await find_visible(unit.orders, order_id, caller)
 
     async def orders(self, wanted: OrderFilter, limit: int, cursor: str | None) -> Page[Order]:
-        """Orders, newest first; whose orders the caller may list is for `wanted` to say. Raises InvalidCursorError."""
+        """Orders, newest first; `wanted` limits the list to the orders that the caller may see. Raises
+        InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
         async with self._units.autocommit() as unit:
             found = await unit.orders.page(wanted, after, limit + 1)
@@ -152,7 +153,7 @@ SHOP_GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter that nobody has dealt with; `keys` are ids of orders."""
+    """An open dead letter; `keys` are ids of orders."""
 
     group: str
     letter_id: str

@@ -33,9 +33,9 @@ from servicekit.sql.units import TransactionalPublisher, require_first
 class Command:
     """What a caller asks for, of an order in `version` if one is named.
 
-    Invariants: of two changes that are asked for at once exactly one gets the order, by compare-and-set; who asks again
-    for the change that they have made is answered as the first time, because the answer may have been lost. The order's
-    history says who has made which change.
+    Invariants: of two changes that are asked for at once exactly one gets the order, by compare-and-set; a caller that
+    repeats its change is answered as the first time, because the answer may have been lost. The order's history has the
+    actor of each change.
     """
 
     order_id: str
@@ -47,7 +47,7 @@ class Command:
         """What `carry_out` makes of the order, or the order as it was after this caller's same command.
 
         Raises UnknownOrderError, VersionMismatchError, and what `carry_out` raises; a race that it loses is a mismatch
-        for whoever has named a version.
+        for a caller that has named a version.
         """
         order, earlier = await self._look(units)
         if earlier is not None:
@@ -128,7 +128,7 @@ class ShipOrder(StatusCommand):
     what = "ship order"
 
     def require_allowed(self, order: Order, caller: Caller) -> None:
-        """Whoever may ship ships any order that he may see."""
+        """A caller that may ship ships any order that it may see."""
 
     def message(self, changed: Order, change: StatusChange) -> OutgoingMessage:
         return events.shipped(changed)

@@ -1,9 +1,9 @@
-"""What all use cases stand on: units of work, who may see and change an order, the trace of an order, its meter.
+"""The base of all use cases: units of work, access to an order, the trace of an order, its meter.
 
 Invariants: a unit that ends without `commit` changes nothing; status and stock change by compare-and-set, so that of
 two units that want the same change exactly one gets it; no network call is made inside a unit of work. An order that
-the caller may not see is answered like one that does not exist, so that nobody learns of it. Whatever happens to an
-order belongs to the trace in which it was placed, whoever asks for it.
+the caller may not see is answered like one that does not exist, so that its existence stays hidden. Whatever happens to
+an order belongs to the trace in which it was placed, whichever request asks for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Products(Protocol):
         """At most `limit` products by ascending id, from behind `after`; those that are on sale, or are not, or all."""
 
     async def get_locked(self, product_id: str) -> Product:
-        """The product, which nobody else changes until this unit ends. Raises UnknownProductError."""
+        """The product, which no other unit changes until this unit ends. Raises UnknownProductError."""
 
     async def change(self, product: Product) -> None:
         """Write what a seller changes of a product that this unit has locked."""
@@ -167,7 +167,7 @@ class Units(Protocol):
     """Opens units of work. They raise StorageUnavailableError when the database does not answer."""
 
     def autocommit(self) -> AbstractAsyncContextManager[UnitOfWork]:
-        """A unit that only reads, a little cheaper, for what is decided again by who writes.
+        """A unit that only reads, a little cheaper, for reads whose decision is checked again on write.
 
         Each of its questions may see another state of the database.
         """
@@ -180,7 +180,7 @@ class Units(Protocol):
 
 
 async def find_visible(orders: Orders, order_id: str, caller: Caller) -> Order:
-    """The order, for its buyer and for whoever may see all orders. Raises UnknownOrderError."""
+    """The order, for its buyer and for callers that may see all orders. Raises UnknownOrderError."""
     order = await orders.get(order_id)
     if order.buyer_id != caller.subject and not caller.has(ORDERS_ALL):
         raise UnknownOrderError(order_id)
@@ -188,7 +188,7 @@ async def find_visible(orders: Orders, order_id: str, caller: Caller) -> Order:
 
 
 def require_buyer(order: Order, caller: Caller) -> None:
-    """Raises UnknownOrderError unless the caller is the order's buyer: what is the buyer's to do, nobody else does."""
+    """Raises UnknownOrderError unless the caller is the order's buyer: only the buyer does what is the buyer's."""
     if order.buyer_id != caller.subject:
         raise UnknownOrderError(order.order_id)
 
@@ -237,7 +237,7 @@ class OrderMeter(Protocol):
 
 
 class NotMetered:
-    """Implements `OrderMeter`: nobody counts."""
+    """Implements `OrderMeter`: counts nothing."""
 
     def changed(self, order: Order, change: StatusChange) -> None:
         """Forget it."""

@@ -4,7 +4,7 @@
 
 Invariant: nothing but the port's errors comes out of here. What contradicts the request is GatewayRefusedError: 409 and
 422, and a charge or refund that the gateway keeps with other terms. Everything else that is no answer is
-GatewayUnavailableError: then nobody knows whether it happened, and asking again changes nothing.
+GatewayUnavailableError: then the outcome is unknown, and asking again changes nothing.
 """
 
 from __future__ import annotations

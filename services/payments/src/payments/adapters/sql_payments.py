@@ -309,7 +309,7 @@ class SqlLedger:
     """Implements `Ledger`.
 
     The ledger in SQL; a posting's id is unique, so that money is booked once. Nothing here changes or deletes a row,
-    and the triggers of the migration keep everybody else from it.
+    and the triggers of the migration keep every other program from it.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:

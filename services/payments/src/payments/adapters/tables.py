@@ -174,7 +174,7 @@ gateway_events = Table(
     Column("kind", String(STATUS_LENGTH_MAX), nullable=False),
     Column("occurred_at_ms", BigInteger, nullable=False),
     Column("received_at_ms", BigInteger, nullable=False),
-    # No foreign keys: an event that names what nobody knows is kept as well.
+    # No foreign keys: an event that names an unknown payment is kept as well.
     Column("payment_id", String(REFUND_ID_LENGTH_MAX), nullable=False),
     Column("refund_id", String(REFUND_ID_LENGTH_MAX)),
     Column("order_id", String(REFUND_ID_LENGTH_MAX), nullable=False),

@@ -1,1 +1,1 @@
-"""The HTTP face of payments: FastAPI routes over the use cases, and errors as RFC 9457 problems."""
+"""The HTTP API of payments: FastAPI routes over the use cases, and errors as RFC 9457 problems."""

@@ -33,7 +33,7 @@ from servicekit.http.parameters import TIME_MAX_MS, AnswerModel, Currency
 from servicekit.http.problem import ProblemError, documented
 from servicekit.monitoring import Health
 
-# Ids of somebody else's system: what the columns hold, and nothing that a log or a terminal would stumble over.
+# Ids of another system: what the columns hold, and nothing that a log or a terminal would stumble over.
 _VISIBLE = r"^[\x21-\x7e]+$"
 EventId = Annotated[str, Field(pattern=_VISIBLE, max_length=255)]
 ForeignId = Annotated[str, Field(pattern=_VISIBLE, max_length=128)]

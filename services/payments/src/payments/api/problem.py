@@ -30,7 +30,7 @@ REFUND_TOO_LARGE = ProblemType(
     "refund-too-large", 422, "More than is left of the payment", ("payment_id", "amount_minor", "refundable_minor")
 )
 REFUND_FAILED = ProblemType("refund-failed", 409, "The gateway has refused the refund; it is kept, to be tried again")
-PAYMENT_CHANGED = ProblemType("payment-changed", 503, "Others were changing the payment all the time", retry_after_s=1)
+PAYMENT_CHANGED = ProblemType("payment-changed", 503, "Other requests kept changing the payment", retry_after_s=1)
 INVALID_SIGNATURE = ProblemType("invalid-signature", 401, "The signature of the webhook is not valid")
 NOT_A_WEBHOOK = ProblemType("not-a-webhook", 422, "The body is not one of the gateway's events")
 GATEWAY_UNAVAILABLE = ProblemType("gateway-unavailable", 503, "The payment gateway does not answer", retry_after_s=1)

@@ -13,7 +13,7 @@ ServiceError
 │   ├── IllegalTransitionError
 │   ├── RefundMismatchError
 │   ├── RefundTooLargeError
-│   ├── InvalidSignatureError       whoever sent this is not the gateway, or sent it long ago
+│   ├── InvalidSignatureError       the sender is not the gateway, or sent it long ago
 │   ├── EventKnownError             the gateway's event was taken note of before
 │   ├── PostedBeforeError           the ledger has this posting: what asked for it twice is a fault on this side
 │   └── GatewayRefusedError         what was asked of the gateway makes no sense: a fault on this side
@@ -21,7 +21,7 @@ ServiceError
     ├── PaymentInProgressError
     ├── NotCapturedYetError
     ├── StatusChangedError
-    ├── GatewayUnavailableError     nobody knows whether it happened; asking again changes nothing
+    ├── GatewayUnavailableError     the outcome is unknown; asking again changes nothing
     ├── OrdersUnavailableError      the order is not held: nothing may be captured
     └── QueueUnavailableError
 """
@@ -32,7 +32,7 @@ from servicekit.errors import RefusedError, TryAgainError
 
 
 class UnknownPaymentError(RefusedError):
-    """There is no payment with this id, or it is somebody else's: nobody learns which."""
+    """There is no payment with this id, or it is another buyer's: the answer does not tell which."""
 
     def __init__(self, payment_id: str) -> None:
         super().__init__(f"there is no payment {payment_id!r}")
@@ -48,7 +48,7 @@ class UnknownRefundError(RefusedError):
 
 
 class UnknownOrderError(RefusedError):
-    """No event has told of this order yet, or it is somebody else's: nobody learns which."""
+    """No event has told of this order yet, or it is another buyer's: the answer does not tell which."""
 
     def __init__(self, order_id: str) -> None:
         super().__init__(f"no order {order_id!r} is known; if it was placed just now, try again in a moment")
@@ -168,10 +168,10 @@ class NotCapturedYetError(TryAgainError):
 
 
 class StatusChangedError(TryAgainError):
-    """The status changed between reading and writing; somebody else won."""
+    """The status changed between reading and writing; another change won."""
 
     def __init__(self, what: str, its_id: str) -> None:
-        super().__init__(f"{what} {its_id!r} has just been changed by somebody else")
+        super().__init__(f"{what} {its_id!r} has just been changed by another request")
 
 
 class GatewayUnavailableError(TryAgainError):

@@ -121,7 +121,7 @@ FORWARD: Mapping[PayableStatus, frozenset[PayableStatus]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an order costs whom, and until when it waits; money in minor units, time in wall-clock milliseconds."""
+    """An order's buyer, its price, and its expiry; money in minor units, time in wall-clock milliseconds."""
 
     buyer_id: str
     total_minor: int
@@ -133,7 +133,7 @@ class Terms:
 class PayableOrder:
     """An order as the events told it so far.
 
-    `traceparent` is where they were heard of, for those who watch the system; nothing here looks into it.
+    `traceparent` is the trace in which they were heard of; nothing here looks into it.
 
     Invariants: a status only moves forward, whatever the order and the number of the events that tell it; an order that
     is OPEN has its terms. One that was heard of first when it was already over may never get them.
@@ -160,7 +160,7 @@ class PayableOrder:
     def check(self, request: PaymentRequest) -> None:
         """Return if the request pays this order.
 
-        Raises UnknownOrderError for everybody but the order's buyer, who may then get WrongCurrencyError,
+        Raises UnknownOrderError for every caller but the order's buyer, who may then get WrongCurrencyError,
         WrongAmountError, OrderClosedError or AlreadyPaidError.
         """
         if self.terms is None or request.buyer_id != self.terms.buyer_id:

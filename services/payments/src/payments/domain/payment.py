@@ -1,4 +1,4 @@
-"""A payment: its states and the changes between them, who pays how much for which order, and where it stands."""
+"""A payment: its states and the changes between them, its buyer, amount, order and status."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class PaymentRequest:
 class Payment:
     """A payment; times are wall-clock milliseconds, money is in the currency's minor unit.
 
-    `traceparent` is its order's, for those who watch the system; nothing here looks into it.
+    `traceparent` is its order's; nothing here looks into it.
 
     Invariants: everything but the status, its times, the decline reason and the sums of its refunds stays as it was
     requested; captured_at_ms is set exactly when the money was taken, refunded_at_ms exactly when all of it was given
@@ -136,7 +136,7 @@ class Payment:
 
     @property
     def refundable_minor(self) -> int:
-        """What nobody has asked back yet."""
+        """The amount without a refund request."""
         return self.amount_minor - self.refund_requested_minor
 
     def captured(self, at_ms: int) -> tuple[Payment, StatusChange]:

@@ -1,9 +1,9 @@
 """A refund: a part of a payment's money, or all of it, goes back.
 
 Invariants: the refunds of a payment are together never more than it took (Payment.refund_requested_minor counts them);
-a refund's id follows from who asks for it, so that whoever asks again asks for the same refund. A status changes only
-by a row of TRANSITIONS. What is asked for is never given up: REFUNDED is the only end; a refund that the gateway
-refuses is FAILED until a person has it tried again, under the same id, and its money counts as asked for meanwhile.
+a refund's id follows from its request, so that a repeated request is for the same refund. A status changes only by a
+row of TRANSITIONS. What is asked for is never given up: REFUNDED is the only end; a refund that the gateway refuses is
+FAILED until a person has it tried again, under the same id, and its money counts as asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class RefundRequest:
 class Refund:
     """So much money that goes back; times are wall-clock milliseconds, money is in the currency's minor unit.
 
-    `requested_by` is the subject of who asked, or the consumer group; `failure` is what the gateway said to a refund
-    that is FAILED.
+    `requested_by` is the caller's subject, or the consumer group; `failure` is what the gateway said to a refund that
+    is FAILED.
     """
 
     refund_id: str
@@ -121,7 +121,7 @@ def refund_id_of_key(subject: str, key: str) -> str:
 
 
 def rest_of(payment: Payment, request: WholeRefundRequest, requested_by: str, now_ms: int) -> Refund | None:
-    """The refund of what nobody has asked back yet; None if there is no rest.
+    """The refund of the rest that has no refund request yet; None if there is no rest.
 
     Raises RefundMismatchError if the request is not about this payment's money, NotCapturedYetError, and
     IllegalTransitionError when the payment was declined.

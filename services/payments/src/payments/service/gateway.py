@@ -82,7 +82,7 @@ class GatewayBook:
 
 
 class PaymentGateway(Protocol):
-    """Every method raises GatewayUnavailableError when there is no answer: then nobody knows whether it happened.
+    """Every method raises GatewayUnavailableError when there is no answer: then the outcome is unknown.
 
     Invariants that every gateway holds: an id names one charge or one refund for ever, so that asking again changes
     nothing; what it has decided it never takes back; no charge gives back more than it took. An answer may be

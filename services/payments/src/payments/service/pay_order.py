@@ -66,7 +66,7 @@ class PayOrder:
         self._in_flight = InFlightKeys()
 
     async def __call__(self, request: PaymentRequest, key: str) -> Paid:
-        """Pay, or answer with what this key of this buyer has paid before. The request's buyer is who asks.
+        """Pay, or answer with what this key of this buyer has paid before. The request's buyer is the caller.
 
         Raises KeyReusedError, RequestInFlightError, UnknownOrderError, WrongAmountError, WrongCurrencyError,
         OrderClosedError, AlreadyPaidError, PaymentInProgressError, QueueUnavailableError, StorageUnavailableError;
@@ -113,12 +113,12 @@ class PayOrder:
             return payment
         finally:
             if not is_finished:
-                self._wake.set()  # the payment is let go before anybody else runs
+                self._wake.set()  # the payment is let go before another task runs
         return settled
 
 
 class PayableOrders:
-    """Keeping up with orders: which can be paid, by whom, and how much; `order-events` tell it."""
+    """Keeping up with orders: which can be paid, their buyers and totals; `order-events` tell it."""
 
     def __init__(self, units: Units, clock: Clock) -> None:
         self._units = units

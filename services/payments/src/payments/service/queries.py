@@ -1,6 +1,6 @@
 """What can be read: each query sees one state of the database, and no caller sees what is not theirs.
 
-Invariant: somebody else's payment is answered as one that is not there, unless the caller may see the payments of all.
+Invariant: another buyer's payment is answered as one that is not there, unless the caller may see the payments of all.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Queries:
         return _page(found, limit, _place_of_refund)
 
     async def refunds(self, status: RefundStatus | None, limit: int, cursor: str | None) -> Page[Refund]:
-        """The refunds of all payments, newest first, for who may see them. Raises InvalidCursorError."""
+        """The refunds of all payments, newest first, for callers that may see them. Raises InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
         async with self._units.snapshot() as unit:
             found = await unit.refunds.page(None, after, limit + 1, status)
         return _page(found, limit, _place_of_refund)
 
     async def payable_orders(self, order_ids: Collection[str]) -> list[PayableOrder]:
-        """What events have told of these orders, for who may see all payments; unknown ones are left out."""
+        """What events have told of these orders, for callers that may see all payments; unknown ones are left out."""
         async with self._units.snapshot() as unit:
             found = await unit.payable_orders.find_all(order_ids)
         return [found[order_id] for order_id in sorted(found)]

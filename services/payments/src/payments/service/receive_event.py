@@ -1,4 +1,4 @@
-"""What the gateway tells: who may sign it, and what a received event changes."""
+"""Events of the gateway: their signatures, and what a received event changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 class WebhookSignatures:
     """Verifies with every secret. Raises ValueError when there is none, or a short one.
 
-    The signature of a webhook: who sent it, and when.
+    The signature of a webhook proves its sender and its time.
 
         Gateway-Signature: t=<unix seconds>,v1=<hex of HMAC-SHA256 over "<t>." and the raw body>[,v1=...]
 
@@ -107,7 +107,7 @@ class ReceiveEvent:
             try:
                 return await self._receive(event)
             except (StatusChangedError, EventKnownError):
-                continue  # somebody else was faster: look again
+                continue  # another delivery was faster: look again
         raise StatusChangedError("payment", event.payment_id)
 
     async def _receive(self, event: GatewayEvent) -> EventStatus:

@@ -104,8 +104,8 @@ class RefundPart:
     """The use case behind POST /payments/{payment_id}/refunds.
 
     Invariants: an operator's key makes at most one refund, whose id follows from the key; the refunds of a payment are
-    together never more than it took, whoever asks at the same moment: the database counts them. A refused request
-    leaves no trace, so that its key may be used again.
+    together never more than it took, however many are asked for at the same moment: the database counts them. A refused
+    request leaves no trace, so that its key may be used again.
     """
 
     def __init__(self, units: Units, settlement: Settlement, wake: WakeUp, clock: Clock) -> None:
@@ -139,7 +139,7 @@ class RefundPart:
     async def _record(
         self, request: RefundRequest, caller: Caller, key: str, refund_id: str
     ) -> tuple[Payment, PartRefunded] | None:
-        """The refund, recorded now or before; None if somebody else has just asked for money of this payment."""
+        """The refund, recorded now or before; None if another request has just asked for money of this payment."""
         async with self._units.writing() as unit:
             payment = await visible(unit, request.payment_id, caller)
             earlier = await unit.refunds.find(refund_id)

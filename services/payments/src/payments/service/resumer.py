@@ -1,5 +1,5 @@
-"""What was begun and is not finished, by this process or one before it; captures on which orders has not acted, or of
-which nobody has told.
+"""What was begun and is not finished, by this process or one before it; captures on which orders has not acted, or that
+were never told.
 """
 
 from __future__ import annotations
@@ -221,11 +221,11 @@ class CapturesCheck:
     Captures on which orders has not acted: they are told again, and the money of a closed order goes back (ADR 120).
 
         order OPEN     `succeeded` was lost on its way, or the answer to it was: it is told again
-        order CLOSED   nobody asked for the money, or the request was lost: it is told again, and the refund is made
+        order CLOSED   the money was not asked for, or the request was lost: it is told again, and the refund is made
         order PAID     a late capture (ADR 144) and another payment both keep money: orders is told of both again
 
     Invariant: nothing is done here that a message would not do. Orders knows a payment by its id, and the refund of a
-    closed order is the one that orders would ask for, so that it is made once, whoever is first.
+    closed order is the one that orders would ask for, so that it is made once, whichever request is first.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class CapturesCheck:
         return [finding for finding in found if finding is not None]
 
     def _is_settled(self, payment: Payment) -> bool:
-        """Whether money is here that nobody has asked back, and messages have had their time."""
+        """Whether money is here without a refund request, and messages have had their time."""
         captured_at_ms = payment.captured_at_ms
         is_kept = captured_at_ms is not None and payment.refundable_minor > 0
         return is_kept and self._clock.wall_ms() - (captured_at_ms or 0) >= self._after_ms

@@ -34,11 +34,11 @@ log = structlog.get_logger(__name__)
 class Bookkeeper:
     """Each method takes what its caller has read, and the event that told of the change, if it was one.
 
-    All raise StatusChangedError when somebody else has changed the payment since: read it again. EventKnownError when
-    another delivery of the same event was faster. StorageUnavailableError. Nothing was written or told then.
+    All raise StatusChangedError when the payment has changed since: read it again. EventKnownError when another
+    delivery of the same event was faster. StorageUnavailableError. Nothing was written or told then.
 
-    The bookkeeper: writes down that money moved, or never will, and tells it. Whoever learns of it, by an answer of the
-    gateway, a question or a webhook, comes here.
+    The bookkeeper: writes down that money moved, or never will, and tells it. Every way to learn of it, by an answer of
+    the gateway, a question or a webhook, leads here.
 
         status by compare-and-set + history + ledger posting + the event, if one told it + message: one unit, or nothing
 
@@ -145,11 +145,11 @@ async def _change_status(unit: UnitOfWork, payment: Payment, changed: Payment, c
         raise StatusChangedError("payment", changed.payment_id)
 
 
-# A loser of a compare-and-set looks again: each time somebody else has got one step further.
+# A loser of a compare-and-set looks again: each time another task has got one step further.
 ATTEMPTS_MAX = 5
 
 # A charge that was sent while the order was held may reach the gateway late, but not so late; nor does it come so late
-# after a gateway that answered nobody has begun to answer, and to work off what has waited there.
+# after a gateway that did not answer has begun to answer, and to work off what has waited there.
 CHARGE_LATE_MAX_MS = 60_000
 ORDER_CLOSED = "order-closed"
 
@@ -169,8 +169,8 @@ class Settlement:
 
     Invariants: the gateway is asked only after the intent is committed, always under the same id, and never inside a
     unit of work; and only while orders holds the order for the payment, so that no card is charged for an order that is
-    over. So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
-    and what the gateway has not decided yet is decided by its webhook, or by asking again.
+    over. So money that moved is written down once: a process that dies before leaves the intent, which is asked about
+    again; and what the gateway has not decided yet is decided by its webhook, or by asking again.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Settlement:
 
     @contextmanager
     def holding(self, its_id: str) -> Iterator[None]:
-        """Whoever sees `is_held` leaves it alone. Two processes need no such thing: the database decides."""
+        """A task that sees `is_held` leaves it alone. Two processes need no such thing: the database decides."""
         self._held.add(its_id)
         try:
             yield
@@ -215,8 +215,7 @@ class Settlement:
 
         It is still CREATED when the gateway decides later, and DECLINED when the order is over. Raises
         OrdersUnavailableError (nothing was captured), GatewayUnavailableError, StorageUnavailableError and
-        StatusChangedError: this may be called again, and must be by somebody. Raises GatewayRefusedError, which needs
-        a person.
+        StatusChangedError: this may be called again, and has to be. Raises GatewayRefusedError, which needs a person.
         """
         with in_trace_of(payment, SETTLE_PAYMENT):
             try:
@@ -307,7 +306,7 @@ class Settlement:
         async with self._units.snapshot() as unit:
             payment = await unit.payments.get(payment_id)
         took_money = payment.status in TOOK_MONEY
-        if isinstance(answer, Captured) and not took_money:  # somebody else has ended it
+        if isinstance(answer, Captured) and not took_money:  # another task has ended it
             return await self._write_down(payment, answer)
         if took_money and isinstance(answer, Declined):
             log.error(

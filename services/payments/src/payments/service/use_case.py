@@ -1,4 +1,4 @@
-"""What all use cases stand on: units of work, the meter, and the trace of a payment, which is that of its order.
+"""The base of all use cases: units of work, the meter, and the trace of a payment, which is that of its order.
 
 Invariants: a unit that ends without `commit` changes nothing; a status changes by compare-and-set, so that of two units
 that want the same change exactly one gets it; no network call is made inside a unit.
@@ -86,7 +86,7 @@ class Payments(Protocol):
     async def change_status(self, changed: Payment, change: StatusChange, old_refunded_minor: int) -> bool:
         """Compare-and-set with a history row, on the old status and the old sum of what was given back.
 
-        False, and nothing changed, if somebody else has changed one of them before.
+        False, and nothing changed, if another task has changed one of them before.
         """
 
     async def reserve_refund(self, payment_id: str, amount_minor: int) -> bool:
@@ -229,7 +229,7 @@ class PaymentMeter(Protocol):
 
 
 class NotMetered:
-    """Implements `PaymentMeter`: nobody counts."""
+    """Implements `PaymentMeter`: counts nothing."""
 
     def settled(self, payment: Payment, now_ms: int) -> None:
         """Forget it."""

@@ -1,4 +1,4 @@
-"""Charges, refunds and webhooks keep the traceparent of who asked: what comes of them later is told in that trace."""
+"""Charges, refunds and webhooks keep the traceparent of their request: what comes of them later is in that trace."""
 
 from __future__ import annotations
 

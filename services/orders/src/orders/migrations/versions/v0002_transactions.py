@@ -16,7 +16,7 @@ _PAID_STATUSES = "'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'"
 
 
 def upgrade() -> None:
-    """Raises MigrationRefusedError while the outbox has messages that nobody has published."""
+    """Raises MigrationRefusedError while the outbox has unpublished messages."""
     _drop_outbox()
     op.create_table(
         "mq_transaction",

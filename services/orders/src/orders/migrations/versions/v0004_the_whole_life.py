@@ -1,4 +1,4 @@
-"""Orders are shipped, completed, and cancelled after they were paid; changes name who made them; keys have owners."""
+"""Orders are shipped, completed, and cancelled after they were paid; changes name their actors; keys have owners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAID_STATUSES = "'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'"
 
 
 def upgrade() -> None:
-    """Orders get the version that their history has; who made the old changes follows from their reasons."""
+    """Orders get the version that their history has; the actors of old changes follow from their reasons."""
     _replace_order_columns(_new_order_columns())
     op.execute(
         "UPDATE orders SET status = status_before, payment_id = payment_id_before, paid_at_ms = paid_at_ms_before,"
@@ -46,7 +46,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What is lost: who made the changes, payments of closed orders, and all but the oldest of equal keys."""
+    """What is lost: the actors of changes, payments of closed orders, and all but the oldest of equal keys."""
     _replace_order_columns(_old_order_columns(), ("version", "completed_at_ms", "shipped_at_ms"))
     op.execute(
         "UPDATE orders SET status = status_before,"

@@ -13,7 +13,7 @@ oldest_code = "0004"
 
 
 def upgrade() -> None:
-    """Orders that were placed before begin no trace; what happens to them is in the trace of whoever asks for it."""
+    """Orders that were placed before begin no trace; what happens to them is in the trace of the request for it."""
     op.add_column("orders", sa.Column("traceparent", sa.String(55)))
 
 

@@ -1,4 +1,4 @@
-"""Orders by status, paid orders and refund requests are counted when they change, and not when somebody asks."""
+"""Orders by status, paid orders and refund requests are counted when they change, and not on each request."""
 
 from __future__ import annotations
 

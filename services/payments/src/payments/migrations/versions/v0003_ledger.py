@@ -304,7 +304,7 @@ def _create_ledger() -> None:
 
 
 def _keep_ledger() -> None:
-    """What is in the ledger stays in it, whoever holds the database."""
+    """What is in the ledger stays in it, whatever program has the database."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(
             "CREATE FUNCTION keep_ledger_entries() RETURNS trigger LANGUAGE plpgsql AS"

@@ -15,7 +15,7 @@ _TABLES = ("payable_orders", "payments", "outbox")
 
 
 def upgrade() -> None:
-    """What is there has none, and goes on in the trace of whoever asks for it."""
+    """What is there has none, and goes on in the trace of the request for it."""
     for table in _TABLES:
         op.add_column(table, sa.Column("traceparent", sa.String(55)))
 

@@ -1,4 +1,4 @@
-"""What GET /statistics tells is counted when it changes, and not when somebody asks."""
+"""What GET /statistics tells is counted when it changes, and not on each request."""
 
 from __future__ import annotations
 
