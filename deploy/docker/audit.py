@@ -14,7 +14,7 @@ LOCKS = sorted((Path(__file__).parent / "requirements").glob("*.lock"))
 TIMEOUT_S = 600
 EXIT_NOT_AUDITED = 2
 # What pip-audit writes when its source does not answer, as against what it found. A pin of the lock that is "not found"
-# was installed from somewhere: who was asked is an index of packages alone.
+# was installed from another index: the one that was asked lacks it.
 UNREACHED = ("ConnectionError", "ServiceError", "Max retries", "timed out", "Dependency not found on PyPI")
 
 

@@ -76,7 +76,7 @@ def keep_or_make(paths: list[Path], make: Callable[[], str]) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file or nothing, and for nobody else at any moment. Raises OSError."""
+    """The whole file or nothing, and readable by its owner only at any moment. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

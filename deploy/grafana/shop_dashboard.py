@@ -13,7 +13,7 @@ ORDERS = Row(
     (
         Panel(
             "Waiting for payment",
-            "Orders that nobody has paid yet and whose time is not over.",
+            "Orders that are not paid yet and whose time is not over.",
             ((f'max(hourglass_orders_by_status{{{STATUS}="PENDING_PAYMENT"}})', ""),),
             kind="stat",
             width=4,

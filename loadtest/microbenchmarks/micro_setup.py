@@ -110,7 +110,7 @@ class LiveStore:
         self.disk.close()
 
     async def _indexed(self) -> None:
-        while self.store.index.indexed_end < self.store.log_end:  # noqa: ASYNC110 - the index tells nobody
+        while self.store.index.indexed_end < self.store.log_end:  # noqa: ASYNC110 - the index sets no event
             await asyncio.sleep(0)
 
     async def _stop_following(self) -> None:

@@ -65,17 +65,17 @@ class Cost:
             statistics.median(slower),
             min(slower),
             max(slower),
-            *(_more(one, other, who) for who in ("client", "broker")),
+            *(_more(one, other, process) for process in ("client", "broker")),
         )
 
 
-def _more(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]], who: str) -> float:
-    name = f"{who}_cpu_s_per_1000"
+def _more(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]], process: str) -> float:
+    name = f"{process}_cpu_s_per_1000"
     return statistics.median(100 * (a[name] / b[name] - 1) for a, b in zip(one, other, strict=True) if b[name])
 
 
 def turns(names: Sequence[str], rounds: int) -> list[str]:
-    """Who runs when: forth in one round and back in the next."""
+    """The order of the runs: forth in one round and back in the next."""
     return [name for number in range(rounds) for name in (names if number % 2 == 0 else reversed(names))]
 
 

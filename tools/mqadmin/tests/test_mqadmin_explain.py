@@ -142,7 +142,7 @@ class TestWords:
         assert parked[1:] == [
             "parked",
             "parked half topic of broker-a #0",
-            "nobody knew its outcome: rolled back, 15 min after the half",
+            "no check knew its outcome: rolled back, 15 min after the half",
         ]
 
     def test_retries_death_and_readers_are_told(self, operator: Operator) -> None:

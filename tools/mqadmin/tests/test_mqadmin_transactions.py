@@ -136,7 +136,7 @@ class TestDecisions:
     @pytest.mark.parametrize(
         ("command", "question"),
         [
-            ("commit", "Deliver the message of transaction {}? Nobody can take that back."),
+            ("commit", "Deliver the message of transaction {}? This cannot be undone."),
             ("rollback", "Give the message of transaction {} up for good?"),
         ],
     )

@@ -19,7 +19,7 @@ CONNECTIONS_MAX = 512  # two instances' callers have 32 connections each
 
 
 class Balancer:
-    """Runs on the event loop of who starts it."""
+    """Runs on the event loop of its caller."""
 
     def __init__(self, port: int, instances: Sequence[int]) -> None:
         """Listens on the loopback `port` for the `instances`, which are ports as well."""
@@ -84,7 +84,7 @@ async def _pass_on(caller: _Side, instance: _Side) -> None:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):  # whoever is gone is gone for the other side too
+    with suppress(ConnectionError):  # a connection that one side has lost ends for the other, too
         while chunk := await reader.read(CHUNK_BYTES):
             writer.write(chunk)
             await writer.drain()

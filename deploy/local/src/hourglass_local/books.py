@@ -62,7 +62,7 @@ async def read_books(shop: Shop, desk: PaymentDesk) -> Books:
 
 
 def order_problems(books: Books, cancelled: Collection[str]) -> list[str]:
-    """What is wrong with the ends of the orders; `cancelled` are the ids of those that somebody closed."""
+    """What is wrong with the ends of the orders; `cancelled` are the ids of those that were cancelled."""
     orders = books.orders.values()
     found = []
     if pending := [order.order_id for order in orders if order.status == PENDING]:

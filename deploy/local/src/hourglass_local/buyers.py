@@ -38,10 +38,10 @@ _FROM_EXPIRY = frozenset({Pays.AT_EXPIRY, Pays.TOO_LATE})
 
 @dataclass(frozen=True, slots=True)
 class PaymentAttempt:
-    """What a buyer was told when he paid, whatever became of it later; `payment` is None if the order had closed.
+    """The answer to a buyer's payment, whatever became of it later; `payment` is None if the order had closed.
 
-    `replayed` says that he asked a second time with the same key, and was told of the first time's payment. `declined`
-    is how many payments the gateway declined before that one.
+    `replayed`: a second request with the same key was answered with the first one's payment. `declined` is how many
+    payments the gateway declined before that one.
     """
 
     planned: PlannedOrder
@@ -51,7 +51,7 @@ class PaymentAttempt:
 
 
 class Buyers:
-    """A context manager: whoever leaves it waits until all that was placed went as planned. Raises ShopError."""
+    """A context manager: its exit waits until all that was placed went as planned. Raises ShopError."""
 
     def __init__(self, shop: Shop, desk: PaymentDesk, count: int) -> None:
         self._shop = shop
@@ -78,7 +78,7 @@ class Buyers:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
-            raise group.exceptions[0] from group  # the first one who failed; the others were told to stop
+            raise group.exceptions[0] from group  # the first one that failed; the others were told to stop
 
     async def _place(self, waiting: Iterator[PlannedOrder]) -> None:
         for planned in waiting:

@@ -73,7 +73,7 @@ class StopReport:
 
 
 class Cluster:
-    """An async context manager; `start` and `stop` for those who cannot use one."""
+    """An async context manager; `start` and `stop` for callers that cannot use one."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
-        check_free([*self._ports.all, *self._metrics_ports()])  # or a stranger's server there would be taken for ours
+        check_free([*self._ports.all, *self._metrics_ports()])  # another program there would be taken for ours
         try:
             await self.shop.prepare()
             for group in (self.name_servers, [*self.brokers, *self.slaves]):
@@ -232,7 +232,7 @@ class Cluster:
         )
 
     def check(self) -> None:
-        """Raises ProcessDiedError when a process has ended although nobody asked it to."""
+        """Raises ProcessDiedError when a process has ended by itself."""
         for process in self.processes:
             process.check()
 
@@ -262,7 +262,7 @@ class Cluster:
         await eventually(self._all_registered, REGISTER_TIMEOUT_S, "brokers registered with all name servers")
 
     async def wait_in_sync(self) -> None:
-        """Return when one of each pair is in sync with the other, whoever is the slave now.
+        """Return when one of each pair is in sync with the other, whichever is the slave now.
 
         Raises NotInTimeError, and ProcessDiedError.
         """

@@ -56,8 +56,8 @@ def payment_window_ms(delay_levels: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopSettings:
     """`orders` and `payments` are how many processes of each share one database. With `postgresql` both have their
-    databases on a PostgreSQL server of the cluster's own, else in SQLite files; the gateway, which stands for somebody
-    else's system, has its own file. `clocks_ahead_ms` says by the names of processes which of them have a wall clock
+    databases on a PostgreSQL server of the cluster's own, else in SQLite files; the gateway, which stands for an
+    external system, has its own file. `clocks_ahead_ms` says by the names of processes which of them have a wall clock
     that is wrong. The others are as the services document them. Raises ValueError.
     """
 
@@ -245,7 +245,7 @@ def read_keys(path: Path) -> Keys:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Replace the file's content; nobody else can read it at any moment. Raises OSError."""
+    """Replace the file's content, which only its owner can read at any moment. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text + "\n")

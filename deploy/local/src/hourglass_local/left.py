@@ -6,9 +6,8 @@ have measured of their own lateness. Paths in it are relative: the folder may be
 
 `python -m hourglass_local reopen` runs a name server and the brokers on these stores, on free ports, with nothing of
 the shop, for as long as a command runs. Invariants: nothing is deleted in a folder that does not have our mark, so that
-a mistyped path costs nobody their files; no demonstration empties a folder that is open; when the command has ended,
-everything has ended. The brokers change in a store what any start of a broker changes; they delete nothing, however old
-it is.
+a mistyped path deletes no files; no demonstration empties a folder that is open; when the command has ended, everything
+has ended. The brokers change in a store what any start of a broker changes; they delete nothing, however old it is.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def empty_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def held_folder(folder: Path) -> Iterator[None]:
-    """Hold `folder` as it is, so that nobody else empties or opens it. Raises FolderError."""
+    """Hold `folder` as it is, so that no other process empties or opens it. Raises FolderError."""
     try:
         lock = RealDisk().lock(folder / MARK)
     except OSError as error:
@@ -190,7 +189,7 @@ async def lateness_by_level(queue_url: str, timeouts_within_s: float) -> dict[st
 
 
 async def measured_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
-    """As `lateness_by_level`, of a cluster in which nobody orders any more."""
+    """As `lateness_by_level`, of a cluster without further orders."""
     return await lateness_by_level(cluster.url, cluster.payment_window_ms / 1000 + DELIVERY_MAX_S)
 
 

@@ -1,6 +1,6 @@
 """Master and slave of one name: are their logs the same?
 
-Two witnesses: what both brokers say of themselves, while nobody writes, and their files, once they have ended.
+Two witnesses: the status of both brokers, while there are no writes, and their files, once they have ended.
 """
 
 from __future__ import annotations

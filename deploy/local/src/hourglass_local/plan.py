@@ -1,4 +1,4 @@
-"""Who orders what, when he pays, and what happens then: a plan that depends on its seed only."""
+"""Orders, payments, and what follows them: a plan that depends on its seed only."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Pays(enum.Enum):
     TWICE = "soon after placing it, and once more with the same key"
     AT_EXPIRY = "in the moments around its expiry"
     TOO_LATE = "clearly after its expiry"
-    CANCELS = "never: he cancels it soon after placing it"
+    CANCELS = "never: cancelled soon after it is placed"
 
 
 class Then(enum.Enum):
     """What becomes of an order that was paid in time."""
 
-    WAITS = "nobody ships it today"
+    WAITS = "it is not shipped today"
     SHIPPED = "the seller ships it, and it completes by itself"
-    RECEIVED = "the seller ships it, and its buyer confirms that he has it"
+    RECEIVED = "the seller ships it, and its buyer confirms the receipt"
     CANCELLED = "the seller cancels it, and the money goes back"
     PARTLY_REFUNDED = "the seller ships it, and the operator gives a part of the money back"
 
@@ -52,8 +52,8 @@ NOBODY_PAYS = (Pays.NEVER,)
 PAID_SOON = frozenset({Pays.SOON, Pays.TWICE})
 
 RACE_MS = 300
-# From when to when he pays, or cancels: milliseconds after the expiry for AT_EXPIRY and TOO_LATE, after the placing for
-# the others.
+# From when to when the buyer pays, or cancels: milliseconds after the expiry for AT_EXPIRY and TOO_LATE, after the
+# placing for the others.
 PAY_FROM_TO_MS: Mapping[Pays, tuple[int, int]] = MappingProxyType(
     {
         Pays.NEVER: (0, 0),
@@ -65,14 +65,14 @@ PAY_FROM_TO_MS: Mapping[Pays, tuple[int, int]] = MappingProxyType(
     }
 )
 # An order closes some milliseconds after its expiry, more of them when many expire at once, and payments hears of it a
-# little later: whoever pays in between gets his money back. So every second race is aimed behind the expiry.
+# little later: a payment in between is refunded. So every second race is aimed behind the expiry.
 BEHIND_THE_EXPIRY_MS = (0, RACE_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOrder:
-    """One order: who, what, the idempotency key of all tries to place it, when it is paid (see PAY_FROM_TO_MS), and
-    what follows if it is paid soon.
+    """One order: its buyer, its items, the idempotency key of all tries to place it, when it is paid (see
+    PAY_FROM_TO_MS), and what follows if it is paid soon.
     """
 
     buyer_id: str

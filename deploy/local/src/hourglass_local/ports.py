@@ -13,7 +13,7 @@ __all__ = ["LOOPBACK", "PortInUseError", "check_free", "free_ports"]
 
 
 class PortInUseError(RuntimeError):
-    """Somebody else listens on the port."""
+    """Another process listens on the port."""
 
 
 def check_free(ports: Iterable[int]) -> None:
@@ -67,7 +67,7 @@ class ClusterPorts:
 
     @property
     def all(self) -> list[int]:
-        """Every port that somebody will listen at."""
+        """Every port of the cluster."""
         return [*self.name_servers, *self.brokers, *self.services, *self.slaves, *self.replication, *self.balancers]
 
 

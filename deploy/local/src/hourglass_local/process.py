@@ -45,7 +45,7 @@ class ProcessError(RuntimeError):
 
 
 class ProcessDiedError(ProcessError):
-    """The process ended although nobody asked it to."""
+    """The process has ended by itself."""
 
 
 class ProcessNotReadyError(ProcessError):
@@ -150,7 +150,7 @@ class ManagedProcess:
             raise ProcessNotReadyError(f"{self.name} is not ready after {timeout_s:g} s; {self._log_end()}") from error
 
     def check(self) -> None:
-        """Raises ProcessDiedError when the process has ended although nobody asked it to."""
+        """Raises ProcessDiedError when the process has ended by itself."""
         if not self._is_end_expected and not self.running:
             self._release()
             raise ProcessDiedError(f"{self.name} has ended with code {self.exit_code}; {self._log_end()}")
@@ -192,7 +192,7 @@ class ManagedProcess:
         self._release()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nobody, until `resume`."""
+        """SIGSTOP: it keeps its connections and answers nothing, until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -89,7 +89,7 @@ class OrderStatistics:
 
 
 class Shop(HttpClient):
-    """Each method acts as the caller who may; all raise RefusedError and ShopError."""
+    """Each method acts as a caller with the scope for it; all raise RefusedError and ShopError."""
 
     async def add_product(self, product: Product) -> None:
         body = {
@@ -133,7 +133,7 @@ class Shop(HttpClient):
         return {one["product_id"]: Product(**{name: one[name] for name in known}) for one in pages}
 
     async def orders(self) -> dict[str, Order]:
-        """All of everybody, by id."""
+        """Those of all buyers, by id."""
         pages = await self.all_pages("/orders", self.badges.operator)
         return {members["order_id"]: Order.of(members) for members in pages}
 
@@ -210,7 +210,7 @@ class PaymentStatistics:
 
 
 class PaymentDesk(HttpClient):
-    """Each method acts as the caller who may; all raise RefusedError and ShopError."""
+    """Each method acts as a caller with the scope for it; all raise RefusedError and ShopError."""
 
     async def pay(self, order: Order, key: str) -> Receipt:
         """Pay the whole order, once for each `key`; returns when the gateway has decided."""
@@ -240,12 +240,12 @@ class PaymentDesk(HttpClient):
         return Payment.of(await self.get(f"/payments/{payment_id}", token))
 
     async def payments(self) -> dict[str, Payment]:
-        """All of everybody, by id."""
+        """Those of all buyers, by id."""
         pages = await self.all_pages("/payments", self.badges.operator)
         return {members["payment_id"]: Payment.of(members) for members in pages}
 
     async def refunds(self) -> dict[str, Refund]:
-        """All of everybody, by id."""
+        """Those of all buyers, by id."""
         pages = await self.all_pages("/refunds", self.badges.operator)
         return {members["refund_id"]: Refund.of(members) for members in pages}
 

@@ -112,7 +112,7 @@ class Races:
 
 @dataclass(frozen=True, slots=True)
 class Shopped:
-    """What everybody was told, and what the books and the invariants say when nothing moves any more."""
+    """The answers that buyers got, and what the books and the invariants say when nothing moves any more."""
 
     orders_wanted: int
     placed: Collection[str]  # ids of the orders that were answered with 201

@@ -29,7 +29,7 @@ BADGES = AccessTokens([("test", 32 * "s")])
 
 
 def closed(order_id: str, late_ms: int = 20) -> Order:
-    """An order of two seats that nobody paid in time."""
+    """An order of two seats that was not paid in time."""
     return Order(
         order_id=order_id,
         buyer_id="buyer-1",
@@ -87,7 +87,7 @@ def books(orders: list[Order], payments: list[Payment], parts: dict[str, int] | 
     )
 
 
-# One order that was paid, one that nobody paid, and one that was paid too late.
+# One order that was paid, one that was not paid, and one that was paid too late.
 GOOD = books(
     [paid("a", "pay-a"), closed("b", 40), closed("c")],
     [payment("pay-a", "a"), payment("pay-c", "c", REFUNDED, EXPIRY_MS + 5)],

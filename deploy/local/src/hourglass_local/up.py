@@ -92,7 +92,7 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
     window = timedelta(milliseconds=cluster.payment_window_ms)
     return (
         f"Started in {seconds:.1f} s. An unpaid order closes after {window} h.\n"
-        f"  shop         {cluster.orders_url}/shop   in a browser; choose there who you are\n"
+        f"  shop         {cluster.orders_url}/shop   in a browser; choose a name there\n"
         f"  orders       {_described(cluster.orders_url)}\n"
         f"  payments     {_described(cluster.payments_url)}\n"
         f"  gateway      {cluster.gateway_url}   takes no money; declines and delays as PUT /v1/failures says\n"

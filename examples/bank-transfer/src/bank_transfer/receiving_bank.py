@@ -27,7 +27,7 @@ inbox = InboxTable(metadata)
 
 
 class UnknownAccountError(Exception):
-    """There is nobody to credit; the message comes again, and ends as a dead letter that a person looks at."""
+    """There is no account to credit; the message comes again, and ends as a dead letter that a person looks at."""
 
 
 class ReceivingBank:

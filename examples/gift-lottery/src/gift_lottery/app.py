@@ -35,7 +35,7 @@ class ConfigError(ValueError):
 class Config:
     """Everything that can be set. Raises ConfigError when a value is not allowed."""
 
-    secret: str  # whoever knows it knows who wins
+    secret: str  # it reveals the winners
     mq_url: str = "mq://127.0.0.1:9876"
     database: str = "gift-lottery.db"  # the path of an SQLite file
     one_in: int = 10

@@ -31,7 +31,7 @@ tickets = Table(
     Index("ix_tickets_status", "status", "order_id"),
 )
 
-# One row: how many gifts nobody has yet.
+# One row: how many gifts are left.
 pot = Table(
     "pot",
     metadata,

@@ -63,7 +63,7 @@ class TicketStatus(enum.StrEnum):
     RESERVED = "RESERVED"  # a gift is set aside until the order is completed
     AWARDED = "AWARDED"  # the gift is the buyer's
     RETURNED = "RETURNED"  # the order was closed, and the gift is in the pot again
-    VOID = "VOID"  # the order was closed before anybody had drawn
+    VOID = "VOID"  # the order was closed before the draw
 
 
 class Step(enum.Enum):

@@ -122,7 +122,7 @@ async def forty_five_minutes() -> Scanned:
 
 
 async def last_seat(design: Design) -> LastSeat:
-    """An order of 12:00:35 minus its window; somebody else wants the seat at 12:00:55."""
+    """An order of 12:00:35 minus its window; another buyer wants the seat at 12:00:55."""
     order = PlannedOrder("order-0", 35_000, None)
     outcome = await simulate(design, CALM, Workload(minutes=1, window_minutes=SEAT_WINDOW_MINUTES, fixed=(order,)))
     return LastSeat(design.name, outcome.late_max_s, outcome.closed == 1 and outcome.late_max_s <= NEXT_BUYER_AFTER_S)
@@ -165,7 +165,7 @@ def show(comparison: Comparison, console: Console) -> None:
         refused = max(outcome.refused for outcome in outcomes)
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.sentence}")
         if refused:
-            console.print(f"{refused} buyers found nobody to take their order, and are not counted")
+            console.print(f"{refused} buyers found no server to take their order, and are not counted")
         _show_outcomes(outcomes, console)
     console.print()
     for line in availability_lines(comparison):

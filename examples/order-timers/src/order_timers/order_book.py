@@ -49,7 +49,7 @@ class Counts:
     looks: int = 0  # rows that scans read
     wasted_looks: int = 0  # of orders that were not due
     loaded: int = 0  # rows that were read into the memory of an instance that started
-    closings_in_vain: int = 0  # somebody else was faster
+    closings_in_vain: int = 0  # another server was faster
 
 
 class OrderBook:
@@ -62,7 +62,7 @@ class OrderBook:
 
     @property
     def orders(self) -> list[Order]:
-        """For whoever measures; asking costs nothing."""
+        """For measurements; reading it costs nothing."""
         return list(self._orders.values())
 
     async def add(self, order: Order) -> None:
@@ -142,7 +142,7 @@ class Outcome:
     stuck: int  # pending after their time at the end of the run, each with its unit of stock
     late_p50_s: float
     late_max_s: float
-    withheld_minutes: float  # unit-minutes from expiry to closing, in which nobody could buy what nobody paid
+    withheld_minutes: float  # unit-minutes from expiry to closing, in which unpaid units could not be sold
     scans: int
     idle_scans: int
     looks: int

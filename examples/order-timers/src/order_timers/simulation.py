@@ -139,14 +139,14 @@ class World:
         await self._timers[server_id].kill()
 
     async def _while_time_passes(self, work: Coroutine[Any, Any, None]) -> None:
-        """What waits for the simulated clock ends only while somebody moves it."""
+        """Run `work`, which waits for the simulated clock, while moving that clock."""
         task = asyncio.ensure_future(work)
         while not task.done():
             await self._clock.advance(0.001)
         task.result()
 
     async def _repair(self) -> int:
-        """A person gives the orders of the dead servers to a living one, and restarts it so that it reads them."""
+        """A person gives the orders of the dead servers to a running one, and restarts it so that it reads them."""
         before = len(stuck_orders(self._book, self._clock.wall_ms()))
         heir = self._living[0]
         await self._while_time_passes(self._hand_over(heir))

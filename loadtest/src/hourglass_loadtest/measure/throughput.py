@@ -123,7 +123,7 @@ async def _require_committed(url: str, topic: str) -> None:
 
 
 async def memory(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
-    """Before anybody has connected, and after `messages` were acknowledged."""
+    """Before the first connection, and after `messages` were acknowledged."""
     idle_mib = broker.rss_mib()
     await make_topic(url, TOPIC, workload)
     async with Producer(GROUP, url) as producer:

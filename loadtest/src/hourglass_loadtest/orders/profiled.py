@@ -2,7 +2,7 @@
 
 SIGUSR2 begins the profile, so that start-up and warm-up are not in it; its statistics are in FILE when MODULE ends.
 What is counted is processor time, in user and system mode: on a machine with more to do than cores, wall-clock time
-would show who was waiting for a core.
+would show which was waiting for a core.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ async def one_load(
     if not found.visits:
         if options.page_port is None:
             raise RunError(f"no visit has begun; see {options.folder / 'locust.log'}")
-        console.print("Nobody has started a load on the page.")
+        console.print("No load was started on the page.")
     first = min((visit.intended for visit in found.visits), default=begun)
     # Locust takes a second to start; its first stage begins with its first user.
     return replace(evidence, records=found, begun=first)

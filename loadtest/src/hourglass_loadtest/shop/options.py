@@ -188,8 +188,8 @@ DURABLE: Mapping[str, str] = {}  # PostgreSQL as it comes: a commit is on the di
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A shop with its products on sale. `pids` says which local processes run now, by name; `standing` None: nobody may
-    look into the databases. `cluster` is None for a shop that runs already.
+    """A shop with its products on sale. `pids` says which local processes run now, by name; `standing` None: the
+    databases are not accessible. `cluster` is None for a shop that runs already.
     """
 
     orders_url: str

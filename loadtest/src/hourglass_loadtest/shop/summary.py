@@ -34,7 +34,7 @@ NOT_CHECKED = "not checked: the databases' URLs were not given (LOAD_ORDERS_DATA
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`checked` is how many invariants were looked at, 0 when nobody could; `complaints` are sentences: what is wrong.
+    """`checked` is how many invariants were looked at, 0 without access; `complaints` are sentences: what is wrong.
 
     `orders` are those that were placed since the load began, by status. Lateness is from expiry to close, in seconds.
     """
@@ -157,7 +157,7 @@ def _ended_children_s(process: psutil.Process) -> float | None:
 # What a load came to, as a document: figures only, computed from records and samples.
 #
 # Latency is told twice: from sending a request, as Locust's own page tells it, and from when it was intended. A shop
-# that stalls makes everybody late, and the second one says so; the first one sees only those who were let in.
+# that stalls makes every user late, and the second one says so; the first one sees only the users that were let in.
 
 PERCENTS = (50.0, 90.0, 99.0)
 
@@ -411,7 +411,7 @@ async def wait_for_the_end(target: Target, begun: float, payment_window_s: float
 
 
 def close_lateness_s(orders: Sequence[Order]) -> list[float]:
-    """Of orders that closed because nobody paid. One that its buyer cancels closes before it expires."""
+    """Of orders that closed unpaid at their expiry. One that its buyer cancels closes before it expires."""
     return [
         (order.closed_at_ms - order.expires_at_ms) / 1000
         for order in orders

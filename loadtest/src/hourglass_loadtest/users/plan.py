@@ -1,4 +1,4 @@
-"""The plan of a load: who comes when, and the records of what happened."""
+"""The plan of a load: when users come, and the records of what happened."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def users_of(stage: Stage, pace_s: float) -> int:
     return max(1, math.floor(stage.visits_per_s * pace_s + 0.5))
 
 
-# What the users are told: where the shop is, who they are, and how they behave. The driver writes it, Locust reads it.
+# The users' settings: the shop's address, their identities, and their behaviour. The driver writes it, Locust reads it.
 #
 # It holds tokens, so that its file is its owner's alone.
 
@@ -99,7 +99,7 @@ class LoadPlan:
     seed: int = 16
 
     def write(self, path: Path) -> None:
-        """Replace the file, which nobody else can read. Raises OSError."""
+        """Replace the file, which only its owner can read. Raises OSError."""
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(asdict(self), file)
 

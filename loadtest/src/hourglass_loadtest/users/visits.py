@@ -156,7 +156,8 @@ class Shopper(FastHttpUser):
     ) -> Answer:
         """The last word on a request that was intended for then; `name` begins with its method.
 
-        Raises TurnedAwayError when it is told "later" too often, UnexpectedAnswerError when nobody would expect this.
+        Raises TurnedAwayError when it is told "later" too often, UnexpectedAnswerError for an answer that the shop
+        should not give.
         """
         deadline = time.monotonic() + self.plan.patience_s
         for number in count(1):

@@ -1,4 +1,4 @@
-"""`hourglass dev`: a name server and a broker in one process, for whoever writes an application.
+"""`hourglass dev`: a name server and a broker in one process, for developers of applications.
 
 Both are the production servers on one event loop. The store is a temporary folder that ends with the process, or the
 folder of --store, which stays.

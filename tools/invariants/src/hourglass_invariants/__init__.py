@@ -4,7 +4,7 @@
     for violation in await check(sources, now_ms):
         print(violation)
 
-Checks marked `always` hold at any moment; `quiet` ones hold for what nobody has touched for `grace_ms`.
+Checks marked `always` hold at any moment; `quiet` ones hold for what has not changed for `grace_ms`.
 """
 
 from hourglass_invariants.checking import (

@@ -1,6 +1,6 @@
 """`python -m hourglass_invariants`: ask every check about one shop, and print a table or one JSON document.
 
-Exit codes: 0 all invariants hold, 1 some do not, 2 nobody can tell (wrong usage, no database, another schema).
+Exit codes: 0 all invariants hold, 1 some do not, 2 unknown (wrong usage, no database, another schema).
 """
 
 from __future__ import annotations

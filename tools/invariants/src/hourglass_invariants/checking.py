@@ -90,8 +90,8 @@ async def check(
     """Everything that is wrong with the shop; empty for a healthy one. `now_ms` is wall-clock time.
 
     `quiet` checks leave alone what changed within the last `grace_ms`; with 0 they want everything finished now.
-    `stock` says how many units of a product were ever put on sale: without it nobody knows the constant that
-    available + reserved + sold has to be. Raises SourceUnavailableError and SchemaMismatchError.
+    `stock` says how many units of a product were ever put on sale: without it the sum that available + reserved + sold
+    has to be is unknown. Raises SourceUnavailableError and SchemaMismatchError.
     """
     results = await run_checks(sources, now_ms, grace_ms=grace_ms, completion_after_ms=completion_after_ms, stock=stock)
     return [violation for result in results for violation in result.violations]
@@ -108,7 +108,7 @@ async def run_checks(
     """As `check`, with the checks that found nothing too."""
     rows = await read_sources({"orders": sources.orders, "payments": sources.payments, "gateway": sources.gateway})
     parameters = {"now_ms": now_ms, "quiet_since_ms": now_ms - grace_ms, "completion_after_ms": completion_after_ms}
-    # Seconds of work for many thousand orders: not on the event loop of whoever asks.
+    # Seconds of work for many thousand orders: not on the caller's event loop.
     return await asyncio.to_thread(_run_all, rows, parameters, stock or {})
 
 

@@ -1,4 +1,4 @@
-"""mqadmin: what an operator asks of the queue, on the command line (mechanisms N11, L13, Q1, Q2).
+"""mqadmin: the operator's command line (mechanisms N11, L13, Q1, Q2).
 
 Sub-commands and flags have RocketMQ's names; docs/reference/mqadmin.md has all of them, with exit codes and JSON.
 

@@ -57,7 +57,7 @@ def backup(
 
 @commands.command("restore", rich_help_panel=PANEL)
 def restore(context: typer.Context, *, directory: Copy, store_path: NewStore, as_json: AsJson = False) -> None:
-    """Make a store of a copy, for a broker to be started on; asks no cluster."""
+    """Make a store from a copy, to start a broker on; needs no cluster."""
     store = store_path.absolute()
     try:
         found = Restore(World.of(context).open_disk(), directory.absolute(), store).run()

@@ -39,7 +39,7 @@ def cluster_list(
     cluster: WholeCluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """The brokers that live, and how they are."""
+    """The registered brokers and their state."""
     if interval is not None and as_json:
         raise typer.BadParameter("-i repeats a table and --json is one document; choose one")
     world = World.of(context)
@@ -99,7 +99,7 @@ def broker_status(
     cluster: WholeCluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Everything that a broker says of itself."""
+    """The whole status of a broker."""
     require_one_target(broker_address, cluster)
 
     answers = World.of(context).ask(

@@ -183,14 +183,14 @@ Client = Annotated[
 ]
 MessageId = Annotated[str, typer.Option("-i", "--msgId", metavar="ID", help="The id by position (offset id).")]
 
-Members = tuple[list[ConsumerRunningInfo], list[tuple[str, MQClientError]]]  # who answered, and who did not
+Members = tuple[list[ConsumerRunningInfo], list[tuple[str, MQClientError]]]  # answers, and failures
 
 
 @commands.command("consumerConnection", rich_help_panel=PANEL)
 def consumer_connection(
     context: typer.Context, *, group: Group, name_servers: NameServers, as_json: AsJson = False
 ) -> None:
-    """Who the members of a group are, what they subscribe to, and when they last said so."""
+    """The members of a group, their subscriptions, and the times of their last heartbeats."""
     connections = World.of(context).ask(name_servers, lambda admin: admin.consumer_connections(group))
     document = {"group": group, "members": [connection_fields(one) for one in connections]}
     show(document, connections_table(connections), as_json=as_json)
@@ -206,7 +206,7 @@ def consumer_status(
     client_id: OneClient = None,
     as_json: AsJson = False,
 ) -> None:
-    """How the members of a group are, as they say themselves: all of them, or one queue by queue."""
+    """The state of a group's members, as they report it: of all, or of one queue by queue."""
 
     async def question(admin: Admin) -> Members:
         if client_id is not None:
@@ -272,7 +272,7 @@ def consume_message_directly(
 
 
 def _end_without_members(group: str, *, are_there: bool) -> None:
-    """Raises typer.Exit with a sentence when nobody lives."""
+    """Raises typer.Exit with a sentence for a group without active members."""
     if not are_there:
         say(f"group {group} has no active members")
         raise typer.Exit(EXIT_NOT_FOUND)

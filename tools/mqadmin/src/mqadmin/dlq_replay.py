@@ -118,7 +118,7 @@ class Replay:
                 tell(letter, result)
 
     async def letters(self, admin: Admin) -> AsyncIterator[DeadLetter]:
-        """No more than were counted: what has died since nobody has agreed to."""
+        """No more than were counted: letters that came later were not confirmed."""
         if self.wanted.ids:
             for letter in self._named:
                 yield letter
@@ -133,7 +133,7 @@ class Replay:
 
     @property
     def whereto(self) -> str:
-        """Who gets them."""
+        """The groups that get them."""
         if self.target is ReplayTarget.GROUP:
             return f"to group {self.group} alone"
         return "to the topics that they were sent to first, for every group that reads them"

@@ -1,6 +1,6 @@
 """How a command ends that cannot go on: a sentence on stderr and an exit code, or a question before something is lost.
 
-A traceback is left to errors that nobody expected. The exit codes are those of docs/reference/mqadmin.md.
+A traceback is left to unexpected errors. The exit codes are those of docs/reference/mqadmin.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqclient import (
 from mqproto.codes import ResponseCode
 
 EXIT_OK = 0
-EXIT_FAILED = 1  # the cluster refused, did not answer, or somebody said no to a question
+EXIT_FAILED = 1  # the cluster refused or did not answer, or the answer to a question was no
 EXIT_USAGE = 2  # the command line makes no sense
 EXIT_NOT_FOUND = 3  # what was looked for is not there
 EXIT_INTERRUPTED = 130  # Ctrl-C; Typer ends the process with it
@@ -70,7 +70,7 @@ REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
         ("queryMsgByUniqueKey", "-g"): _DIRECTLY,
         ("printMsg", "-l"): "there are no light queues here",
         ("sendMessage", "-m"): "traces are OpenTelemetry's; set up the exporter of the application",
-        ("consumeMessage", "-g"): "it reads without a group, and moves nobody's offset",
+        ("consumeMessage", "-g"): "it reads without a group, and moves no offset",
     }
 )
 

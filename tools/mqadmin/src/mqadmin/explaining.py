@@ -1,6 +1,6 @@
 """explain: the whole life of a message as one timeline, as far as the brokers know it.
 
-What a broker cannot know is not said: an offset that has passed a message does not tell who consumed it.
+What a broker cannot know is not said: an offset that has passed a message does not tell which member consumed it.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def detail(event: LifeEvent, life: Life, stats: ConsumeStats | None, now_ms: int
         case Kind.ROLLED_BACK:
             return f"never visible{_after_half(event, life)}"
         case Kind.PARKED:
-            return f"nobody knew its outcome: rolled back{_after_half(event, life)}"
+            return f"no check knew its outcome: rolled back{_after_half(event, life)}"
         case Kind.WAITING:
             return _until(event, life, now_ms)
         case Kind.DELIVERED:

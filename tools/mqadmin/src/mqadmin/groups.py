@@ -180,7 +180,7 @@ def consumer_progress(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far consumer groups are behind: all of them, or one queue by queue."""
+    """The lag of consumer groups: of all groups, or of one queue by queue."""
     if topic is not None and group is None:
         raise typer.BadParameter("-t chooses a topic of one group: name the group with -g")
     world = World.of(context)
@@ -299,7 +299,7 @@ def reset_offset_by_time(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere: at the first message that was stored at a time or after it.
+    """Reset a group's offsets to the first messages that were stored at a time or after it.
 
     Shows before it asks how many messages each queue delivers again or skips. A script has to answer too, or give -y.
     """
@@ -349,7 +349,7 @@ def reset_offset_by_offset(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere in one queue: at an offset, forward as well as back."""
+    """Reset a group's offset in one queue, forward as well as back."""
     queue = MessageQueue(topic, broker_name, queue_id)
     confirm(f"Let group {group} go on at offset {offset} in queue {queue_id} of {topic} on {broker_name}?", yes=yes)
     changes = World.of(context).ask(name_servers, lambda admin: admin.reset_offset_by_queue(group, {queue: offset}))

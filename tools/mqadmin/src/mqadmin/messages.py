@@ -1,6 +1,6 @@
 """How a message is shown, and the commands that find one again or read a topic, queue by queue (mechanism Q1).
 
-queryMsgByKey, queryMsgById, queryMsgByUniqueKey, printMsg, consumeMessage. Nobody's offset moves.
+queryMsgByKey, queryMsgById, queryMsgByUniqueKey, printMsg, consumeMessage. They move no offset.
 """
 
 from __future__ import annotations

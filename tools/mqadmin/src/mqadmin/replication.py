@@ -27,7 +27,7 @@ BrokerName = Annotated[
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="ID|HOST:PORT", help="Who becomes the master, by its broker id or its address."),
+    typer.Option("--to", metavar="ID|HOST:PORT", help="The new master, by its broker id or its address."),
 ]
 OldMasterIsLost = Annotated[
     bool,
@@ -62,7 +62,7 @@ def ha_status(
     interval: Interval = None,
     as_json: AsJson = False,
 ) -> None:
-    """Masters and slaves: who writes, in which epoch, and how far the others are."""
+    """Masters and slaves: the roles, the epochs, and how far slaves are behind."""
     if interval is not None and as_json:
         raise typer.BadParameter("-i repeats a table and --json is one document; choose one")
     world = World.of(context)
@@ -104,9 +104,9 @@ def switch_master(
     A switch that was broken off is finished by the same command, or taken back by one to the old master.
     """
     target = _target(to, old_master_is_lost=old_master_is_lost)
-    whom = "the slave that has most" if to is None else to
+    target_text = "the slave that has most" if to is None else to
     lost = ", and lose what only the old master has" if old_master_is_lost else ""
-    confirm(f"Make {whom} the master of {broker_name}{lost}?", yes=yes)
+    confirm(f"Make {target_text} the master of {broker_name}{lost}?", yes=yes)
     outcome = World.of(context).ask(
         name_servers,
         lambda admin: admin.switch_master(
@@ -141,8 +141,8 @@ def _answers(found: Sequence[HaAnswer]) -> Answers[HaStatus]:
     for one in found:
         if one.status is not None:
             status = one.status
-            who = ClusterBroker(status.cluster_name, status.broker_name, status.broker_id, status.address)
-            answers.given.append((who, status))
+            broker = ClusterBroker(status.cluster_name, status.broker_name, status.broker_id, status.address)
+            answers.given.append((broker, status))
         if one.error is not None:
             answers.failed.append((one.broker, one.error))
     return answers
@@ -162,8 +162,8 @@ def _status_table(answers: Answers[HaStatus]) -> Table:
         "lag",
         "in sync",
     )
-    rows: list[Sequence[Cell]] = [(*_who(broker), *_status_cells(status)) for broker, status in answers.given]
-    rows += [(*_who(broker), None, "no answer", *[None] * (len(columns) - 4)) for broker, _ in answers.failed]
+    rows: list[Sequence[Cell]] = [(*_identity(broker), *_status_cells(status)) for broker, status in answers.given]
+    rows += [(*_identity(broker), None, "no answer", *[None] * (len(columns) - 4)) for broker, _ in answers.failed]
     footer = [
         f"{broker.broker_name} {broker.broker_id}: {_without_transport_noise(status.reason)}"
         for broker, status in answers.given
@@ -177,7 +177,7 @@ def _without_transport_noise(reason: str) -> str:
     return reason.partition("; last error:")[0]
 
 
-def _who(broker: ClusterBroker) -> tuple[Cell, ...]:
+def _identity(broker: ClusterBroker) -> tuple[Cell, ...]:
     return broker.broker_name, broker.broker_id, broker.address
 
 

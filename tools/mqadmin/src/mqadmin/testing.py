@@ -4,7 +4,7 @@
         assert operator("topicList").exit_code == 0
 
 The broker lives on an event loop in a thread; commands run in the test's own thread, as they do in a process, and ask
-through that loop. Nobody waits for real time: the broker's clock is the command's clock too.
+through that loop. No command waits for real time: the broker's clock is the command's clock too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run of mqadmin came to."""
+    """The outcome of one run of mqadmin."""
 
     exit_code: int
     stdout: str
@@ -94,7 +94,7 @@ class Operator:
         return self.run(passing())
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the broker and for whoever asks it."""
+        """Let time pass for the broker and its clients."""
         self.run(self.clock.advance(seconds))
 
     def __call__(self, *arguments: str) -> Outcome:
@@ -148,7 +148,7 @@ def operated_pair() -> Iterator[tuple[Operator, FakeBroker, FakeBroker]]:
 
 
 class _HastyClock(SimClock):
-    """Time passes whenever somebody sleeps."""
+    """Time passes with each sleep."""
 
     async def sleep(self, seconds: float) -> None:
         await self.advance(seconds)

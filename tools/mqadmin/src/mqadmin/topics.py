@@ -178,7 +178,7 @@ def topic_status(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each queue of a topic holds."""
+    """The offsets of each queue of a topic."""
 
     async def question(admin: Admin) -> list[QueueStats]:
         names = await broker_names_of(admin, cluster)
@@ -282,7 +282,7 @@ def update_topic_perm(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change who may use a topic that is there: readers, writers, or both."""
+    """Change the permissions of an existing topic: read, write, or both."""
     require_one_target(broker_address, cluster)
 
     async def question(admin: Admin) -> Answers[Change]:

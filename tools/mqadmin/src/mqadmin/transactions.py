@@ -1,4 +1,4 @@
-"""tx list, tx show, tx commit, tx rollback: transactions that nobody has ended (mechanism T10)."""
+"""tx list, tx show, tx commit, tx rollback: undecided transactions (mechanism T10)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqadmin.world import World
 from mqclient import MessageExt
 from mqclient.admin import TransactionDetails, TransactionInfo, TransactionPhase
 
-commands = typer.Typer(help="Transactions that nobody has ended: list, show, commit, roll back.")
+commands = typer.Typer(help="Undecided transactions: list, show, commit, roll back.")
 
 
 class Phase(Enum):
@@ -26,9 +26,7 @@ class Phase(Enum):
 
 
 OfGroup = Annotated[str | None, typer.Option("-g", "--groupName", metavar="GROUP", help="Only of this producer group.")]
-OfPhase = Annotated[
-    Phase | None, typer.Option("--phase", help="Only what is open, or only what nobody could answer for.")
-]
+OfPhase = Annotated[Phase | None, typer.Option("--phase", help="Only open ones, or only parked ones.")]
 MaxNum = Annotated[
     int, typer.Option("-m", "--maxNum", metavar="N", min=1, max=MESSAGES_MAX, help="The oldest, at most N.")
 ]
@@ -99,7 +97,7 @@ def commit_transaction(
     as_json: AsJson = False,
 ) -> None:
     """Deliver the message of a transaction that is open or parked."""
-    confirm(f"Deliver the message of transaction {transaction_id}? Nobody can take that back.", yes=yes)
+    confirm(f"Deliver the message of transaction {transaction_id}? This cannot be undone.", yes=yes)
     _decide(context, name_servers, transaction_id, commit=True, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""What a command needs from outside: the time, files, an event loop to ask the cluster from, and which brokers to ask.
+"""A command's environment: the time, files, an event loop for the cluster, and the choice of brokers.
 
 Invariant: a broker that fails does not keep the others from being asked; its error is told, and the exit code is 1.
 """
@@ -135,7 +135,7 @@ async def ask_status(
 
 
 def broker_fields(broker: ClusterBroker) -> dict[str, Any]:
-    """Who it is, in a JSON document."""
+    """Its identity, in a JSON document."""
     return {
         "cluster_name": broker.cluster_name,
         "broker_name": broker.broker_name,
