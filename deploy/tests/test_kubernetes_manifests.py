@@ -335,17 +335,17 @@ def test_addresses_that_services_are_told_are_services_of_the_namespace(secrets:
     assert found >= 7
 
 
-# -------------------------------------------------------------------------------------------------- who talks to whom
+# -------------------------------------------------------------------------------------------------- network policies
 
 POLICIES = [one["spec"] for one in DOCUMENTS if one["kind"] == "NetworkPolicy"]
 PODS = {one["metadata"]["name"]: labels_of(one) for one in WORKLOADS}
 
 
 def may(direction: str, who: dict[str, str], other: dict[str, str] | None, port: int) -> bool:
-    """Whether the policies let `who` have this traffic with `other`; None is somebody outside of the namespace."""
+    """Whether the policies let `who` have this traffic with `other`; None is a peer outside of the namespace."""
     side = {"Ingress": ("ingress", "from"), "Egress": ("egress", "to")}[direction]
     applying = [one for one in POLICIES if direction in one["policyTypes"] and selects(one["podSelector"], who)]
-    assert applying, "nobody forbids anything"
+    assert applying, "no policy applies"
     return any(_lets_through(rule, side[1], other, port) for policy in applying for rule in policy.get(side[0], []))
 
 

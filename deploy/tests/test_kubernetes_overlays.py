@@ -118,7 +118,7 @@ def test_every_object_and_pod_tells_its_version_and_no_update_is_refused_for_it(
     assert tag == version("hourglass-orders")
     assert {one["metadata"]["labels"][VERSION] for one in BASE} == {tag}
     assert {pod["metadata"]["labels"][VERSION] for _, pod in pods(BASE)} == {tag}
-    # What the API lets nobody change: selectors, and the templates of volumes.
+    # What the API never lets change: selectors, and the templates of volumes.
     fixed = [one["spec"].get(name) for one in BASE if "spec" in one for name in ("selector", "volumeClaimTemplates")]
     assert VERSION not in str(fixed)
 

@@ -35,7 +35,7 @@ from telemetry.testing.recorder import Recorder
 ROOT = Path(__file__).parents[2]
 OF_PROMETHEUS = {"up"}
 LABELS_OF_PROMETHEUS = {"job", "instance", "le", "alertname"}
-NOBODYS: Any = None  # a database that nobody reads: to make a gauge takes none
+UNREAD: Any = None  # to make a gauge reads no database
 KEYWORDS = {"and", "or", "unless", "on", "by", "offset", "bool", "ignoring", "without"}
 
 WORDS = re.compile(r"[a-zA-Z_:][\w:]*")
@@ -50,10 +50,10 @@ async def told_by_everybody() -> tuple[dict[str, Instrument], set[str]]:
         client_metrics()  # a second one would have the same instruments, which would not read it
         OtelOrderMeter()
         OtelPaymentMeter()
-        orders_by_status(Queries(NOBODYS), clock)
-        outbox_waiting(NOBODYS, clock)
-        failed_refunds(NOBODYS, clock)
-        unfinished(NOBODYS)
+        orders_by_status(Queries(UNREAD), clock)
+        outbox_waiting(UNREAD, clock)
+        failed_refunds(UNREAD, clock)
+        unfinished(UNREAD)
         app = build_api(
             title="shop",
             summary="",

@@ -12,6 +12,9 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 COLUMNS = 5
 TERMS_MIN = 120
 WORDS_MIN = 18
+# A process has a name and is "it". These stand for persons, whom a sentence should name, too.
+PRONOUNS = re.compile(r"\b(nobody|somebody|whoever|anybody)\b", re.IGNORECASE)
+PAGES = ("services/orders/src/orders/pages/texts_en.py",)  # sentences for buyers
 
 
 def rows() -> list[list[str]]:
@@ -39,3 +42,18 @@ def test_replaced_words_do_not_come_back() -> None:
     assert len(words) >= WORDS_MIN
     # A public name may stand in quotes for one version, as the alias that it is.
     assert [word for word in words if re.search(rf"(?<![\"\w]){word}\b", text)] == []
+
+
+def test_sentences_name_their_subject() -> None:
+    """Sources, documents and files of deployment; decisions (docs/adr) are records of their time."""
+    kinds = ["*/src/*.py", "*.md", "*.proto", "*.toml", "*.yml", "*.yaml", "*.conf", ":!docs/adr", ":!*_pb2*"]
+    listed = subprocess.run(["git", "ls-files", *kinds], cwd=ROOT, check=True, capture_output=True, text=True)
+    paths = [path for path in listed.stdout.split() if path not in PAGES]
+    assert len(paths) > len(PAGES)
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
+        if PRONOUNS.search(line)
+    ]
+    assert found == []

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "servicekit": {"servicekit.http", "osenv", "telemetry"},  # config: the limits of http
     "orders": SERVICEKIT | {"mqclient", "osenv", "telemetry"},
     "payments": SERVICEKIT | {"mqclient", "osenv", "telemetry"},
-    # The gateway stands for somebody else's system: it shares no code with payments but the service kit.
+    # The gateway stands for an external system: it shares no code with payments but the service kit.
     "sandbox_gateway": SERVICEKIT | {"osenv", "telemetry"},
     "gift_lottery": {"mqclient", "osenv", "telemetry"},
     "order_timers": {"mqclient", "mq_broker.embedded", "osenv", "telemetry"},

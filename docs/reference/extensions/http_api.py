@@ -24,19 +24,19 @@ from servicekit.monitoring import Health
 Document = dict[str, Any]
 
 METHODS = ("get", "post", "put", "patch", "delete")
-NOBODY: Any = None  # routes are described, and not called
-KEYS = (("nobody", "not used to sign anything, and longer than 32 characters"),)
+UNUSED: Any = None  # routes are described, and not called
+KEYS = (("none", "not used to sign anything, and longer than 32 characters"),)
 
 
 def _orders() -> Document:
     clock = SimClock()
     api = orders.api.application.build_api(
-        NOBODY,
+        UNUSED,
         Health({}, clock),
         tokens=Tokens(KEYS, clock),
         rate_limit=None,
         clock=clock,
-        more_routers=[order_events(NOBODY, clock)],
+        more_routers=[order_events(UNUSED, clock)],
     )
     return api.openapi()
 
@@ -44,14 +44,14 @@ def _orders() -> Document:
 def _payments() -> Document:
     clock = SimClock()
     api = payments.api.application.build_api(
-        NOBODY, Health({}, clock), tokens=Tokens(KEYS, clock), rate_limit=None, clock=clock
+        UNUSED, Health({}, clock), tokens=Tokens(KEYS, clock), rate_limit=None, clock=clock
     )
     return api.openapi()
 
 
 def _gateway() -> Document:
     clock = SimClock()
-    return sandbox_gateway.api.build_api(NOBODY, Health({}, clock), clock).openapi()
+    return sandbox_gateway.api.build_api(UNUSED, Health({}, clock), clock).openapi()
 
 
 DOCUMENTS: dict[str, Callable[[], Document]] = {"orders": _orders, "payments": _payments, "gateway": _gateway}
