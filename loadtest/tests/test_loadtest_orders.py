@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class PlayedOrders:
-    """Answers every fifth order with 503, or nobody when it is `silent`."""
+    """Answers every fifth order with 503, or nothing when it is `silent`."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self.keys: list[str] = []

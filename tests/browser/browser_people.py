@@ -35,7 +35,7 @@ PHONE: dict[str, Any] = {
 }
 SMALL_PHONE: dict[str, Any] = PHONE | {"viewport": {"width": 320, "height": 568}}
 DESK: dict[str, Any] = {"viewport": {"width": 1100, "height": 900}}
-# Beside its rules for everybody, axe has this one of WCAG 2.5.3 (A), which it calls experimental.
+# Beside its default rules, axe has this one of WCAG 2.5.3 (A), which it calls experimental.
 AXE_OPTIONS = {"resultTypes": ["violations"], "rules": {"label-content-name-mismatch": {"enabled": True}}}
 # A page that was refused says so on the console; the page itself is what the test looks at.
 _EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d")
@@ -66,7 +66,7 @@ async def a_browser() -> AsyncIterator[Browser]:
 
 @dataclass
 class Person:
-    """Somebody with cookies of his own, and a page open."""
+    """A visitor with cookies of their own, and a page open."""
 
     page: Page
     artefacts: Path
@@ -126,7 +126,7 @@ class Person:
         raise AssertionError(f"{wanted} is not reached by {TABS_MAX} tabs")
 
     async def expect_to_fit(self) -> None:
-        """Nobody has to scroll sideways. (A phone's `innerWidth` grows with what does not fit: it says nothing.)"""
+        """No page scrolls sideways. (A phone's `innerWidth` grows with what does not fit: it says nothing.)"""
         size = self.page.viewport_size
         assert size is not None
         width = await self.page.evaluate("document.documentElement.scrollWidth")

@@ -21,7 +21,7 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.cluster_shop import ShopSettings, with_payment_window
 from hourglass_local.shop import Product, Shop
 
-PASSED_MS = 39_500  # the browser's clock is moved on by so much: nobody has to wait for it
+PASSED_MS = 39_500  # the browser's clock is moved on by so much: without a wait for it
 SCREEN: dict[str, Any] = {"viewport": {"width": 900, "height": 760}, "device_scale_factor": 1}
 
 

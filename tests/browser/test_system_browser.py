@@ -43,7 +43,7 @@ async def test_a_buyer_sees_the_time_run_down_pays_and_the_page_turns_to_paid_by
         await expect(ann.page.locator(".amount")).to_have_text("¥316.00")
         await expect(remaining).to_have_text(re.compile("^00:(20|1[0-9])$"))
         before = await remaining.inner_text()
-        await expect(remaining).not_to_have_text(before)  # and nobody has asked the server
+        await expect(remaining).not_to_have_text(before)  # and without a request to the server
         assert await remaining.inner_text() < before
         await ann.picture("order-pending-en")
         other_tab = Person(await ann.page.context.new_page(), stage.artefacts)
@@ -191,7 +191,7 @@ async def test_without_scripts_a_buyer_pays_all_the_same(stage: Stage) -> None:
 
 
 async def test_a_page_finds_its_way_back_when_orders_is_started_again(stage: Stage) -> None:
-    """And orders stops in an orderly way although somebody follows an order for as long as it goes on."""
+    """And orders stops in an orderly way although a page follows an order for as long as it goes on."""
     await stage.sell("patient", "A seat for the patient", 10)
     async with stage.person() as ann:
         await ann.sign_in("patient-ann")
@@ -202,7 +202,7 @@ async def test_a_page_finds_its_way_back_when_orders_is_started_again(stage: Sta
         await orders.terminate()
         assert (orders.exit_code, orders.was_killed_to_stop) == (0, False)
         await expect(ann.page.locator("#offline")).to_be_visible()
-        ann.complaints.clear()  # the browser says that nobody is there, and it is right
+        ann.complaints.clear()  # the browser says that nothing answers, and it is right
         await orders.start()
         await expect(ann.page.locator("#offline")).to_be_hidden(timeout=PATIENCE_MS)
         async with Shop(stage.cluster.orders_url, stage.cluster.badges) as shop:

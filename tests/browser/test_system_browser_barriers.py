@@ -27,7 +27,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 async def look_at(person: Person, path: str | None = None) -> None:
-    """The page below /shop, or the one that is open, holds nobody up."""
+    """The page below /shop, or the one that is open, has no barriers."""
     if path is not None:
         await person.open(path)
     await person.expect_to_fit()

@@ -40,7 +40,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 @asynccontextmanager
 async def an_open_order(stage: Stage, name: str) -> AsyncIterator[tuple[Person, str]]:
-    """Somebody in front of the page of an order that waits for its payment, and the order's id."""
+    """A buyer at the page of an order that waits for its payment, and the order's id."""
     await stage.sell(name, name, 5)
     async with stage.person() as ann:
         await ann.page.add_init_script(HEAR)

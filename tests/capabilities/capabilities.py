@@ -51,7 +51,7 @@ class Capability:
 
 @functools.cache
 def absence(name: str) -> Absence | None:
-    """What `name` lacks here, or None; asked once in a process. Raises KeyError for a name that nobody knows."""
+    """What `name` lacks here, or None; asked once in a process. Raises KeyError for an unknown name."""
     capability = CAPABILITIES[name]
     missing = capability.probe()
     if missing is not None and missing.for_good and not capability.may_lack_for_good:

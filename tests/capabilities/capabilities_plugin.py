@@ -76,7 +76,7 @@ def _named_tests(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, Any]:
-    """A name that nobody knows is an error of its file, and not a test that is skipped for ever."""
+    """An unknown name is an error of its file, and not a test that is skipped for ever."""
     made = yield
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Item):
@@ -124,7 +124,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """The last line of all; a worker's lines are nobody's."""
+    """The last line of all; a worker's lines are not shown."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):

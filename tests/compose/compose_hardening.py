@@ -29,7 +29,7 @@ def violations(service: str, container: Mapping[str, Any]) -> Iterator[str]:
         "its memory is not limited": 0 < host["Memory"] <= MEMORY_BYTES_MAX,
         "its processor time is not limited": 0 < host["NanoCpus"] <= NANO_CPUS_MAX,
         "it shares a namespace of the host": "host" not in (host["NetworkMode"], host["PidMode"], host["IpcMode"]),
-        "nobody asks it how it is": service == ONE_SHOT or bool(config.get("Healthcheck", {}).get("Test")),
+        "it has no health check": service == ONE_SHOT or bool(config.get("Healthcheck", {}).get("Test")),
         "it has no folder for temporary files": "/tmp" in (host["Tmpfs"] or {}),
     }
     yield from (f"{service}: {sentence}" for sentence, is_kept in rules.items() if not is_kept)

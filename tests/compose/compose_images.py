@@ -1,6 +1,6 @@
 """The images that docker-compose.yml names, from a registry where one is reached, else made on this machine.
 
-What is made here has names of its own (hourglass-local/...), which docker-compose.yml takes from variables; so nobody
+What is made here has names of its own (hourglass-local/...), which docker-compose.yml takes from variables; so no one
 takes it for the real one. Debian's packages, and Jaeger and the collector built from the sources of their Go modules at
 the versions that docker-compose.yml names, are what it is made of.
 """

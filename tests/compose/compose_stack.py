@@ -94,7 +94,7 @@ class Stack:
             time.sleep(0.5)
 
     def badges(self) -> AccessTokens:
-        """Tokens of everybody, signed with the keys that the stack has made."""
+        """Tokens of all roles, signed with the keys that the stack has made."""
         return AccessTokens(parse_keys(self.compose("exec", "-T", "orders", "cat", "/run/hourglass/auth-keys").strip()))
 
     def _last_words(self) -> str:

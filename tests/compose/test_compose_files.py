@@ -259,7 +259,7 @@ def test_a_lost_secret_is_taken_from_who_shares_it(folder: Path) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A folder with a file that everybody reads, one that its owner reads, and a folder that its owner enters."""
+    """A folder with a file that every user reads, one that its owner reads, and a folder that its owner enters."""
     for name, mode in {"open.conf": 0o644, "closed.conf": 0o000}.items():
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(mode)

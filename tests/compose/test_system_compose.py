@@ -232,7 +232,7 @@ def test_what_is_stopped_goes_on_where_it_was(stack: Stack) -> None:
     order_id = asyncio.run(placed())
     began = time.monotonic()
     stack.compose("stop", timeout_s=120)
-    assert time.monotonic() - began < 100  # nobody was killed after his grace period: these are his exit codes
+    assert time.monotonic() - began < 100  # nothing was killed after its grace period: these are its exit codes
     codes = {service: one["State"]["ExitCode"] for service, one in stack.containers().items()}
     assert {service: code for service, code in codes.items() if code} == {}
     stack.start()

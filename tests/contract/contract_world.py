@@ -55,7 +55,7 @@ class World(Protocol):
 
 
 class MemoryWorld:
-    """An embedded broker; time passes while somebody waits for something."""
+    """An embedded broker; time passes while a caller waits for something."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.url, self.clock = broker.url, broker.clock

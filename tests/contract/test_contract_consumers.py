@@ -46,7 +46,8 @@ class Ledger:
 
 @pytest.mark.mechanism("O2")
 async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit) -> None:
-    """Mechanism O2: a key's messages stand in one queue and are consumed in their order, whoever has the queue."""
+    """Mechanism O2: a key's messages stand in one queue and are consumed in their order, whichever member has the
+    queue."""
     await visit.add_topic(queues=4)
     producer = await visit.producer()
     notes: list[tuple[str, bytes]] = []
@@ -140,7 +141,7 @@ async def test_after_a_crash_only_the_unfinished_message_comes_again(visit: Visi
 
 @pytest.mark.mechanism("C1", "C3")
 async def test_every_group_gets_every_message_and_each_member_a_share(visit: Visit) -> None:
-    """Mechanisms C1, C3: many groups are the way to give everybody everything; inside a group members share."""
+    """Mechanisms C1, C3: with a group each, all consumers get all messages; inside a group members share."""
     await visit.add_topic(queues=4)
     producer = await visit.producer()
     inboxes = {name: visit.inbox() for name in ("a1", "a2", "b1")}

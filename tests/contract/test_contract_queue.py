@@ -190,7 +190,7 @@ async def test_broker_that_was_killed_has_everything_that_it_acknowledged(visit:
     await producer.send(Message(visit.topic, b"delayed", delay_level=1))
     await visit.world.kill()
     with pytest.raises(MQClientError):
-        await visit.finish(producer.send(Message(visit.topic, b"to nobody"), timeout=0.5))
+        await visit.finish(producer.send(Message(visit.topic, b"unconsumed"), timeout=0.5))
     await visit.world.start()
     sent = await visit.finish(producer.send(Message(visit.topic, b"20"), timeout=TIMEOUT_S))
     assert sent.send_status is SendStatus.SEND_OK

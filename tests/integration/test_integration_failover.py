@@ -172,7 +172,7 @@ async def test_sending_goes_on_while_name_servers_die(tmp_path: Path) -> None:
         await first.kill()
         await running.some()
         await first.start()
-        await cluster.wait_registered()  # nobody told it anything but the brokers
+        await cluster.wait_registered()  # all that it knows is from the brokers
         await second.kill()
         await running.some()
         await first.kill()  # now there is none

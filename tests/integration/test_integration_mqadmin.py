@@ -68,7 +68,7 @@ class Shell:
         return json.loads(stdout)
 
     async def on_a_terminal(self, *arguments: str, typed: str = "", **environment: str) -> tuple[int, bytes]:
-        """Exit code and all that appeared, with somebody at the keyboard."""
+        """Exit code and all that appeared, with a person at the keyboard."""
         ours, theirs = pty.openpty()
         try:
             os.write(ours, typed.encode())
@@ -269,12 +269,12 @@ async def test_it_ends_quietly_when_nobody_reads_on_and_when_it_is_interrupted(t
         assert await repeating.stderr.read() == b""
         read, write = os.pipe()
         os.close(read)
-        nobody = await asyncio.create_subprocess_exec(
+        closed = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "mqadmin", "--help"), stdout=write, stderr=subprocess.PIPE
         )
         os.close(write)
         async with asyncio.timeout(TIMEOUT_S):
-            _, stderr = await nobody.communicate()
+            _, stderr = await closed.communicate()
         assert b"Traceback" not in stderr
 
 

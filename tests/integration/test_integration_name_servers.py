@@ -55,7 +55,7 @@ def url(*ports: int) -> str:
 
 
 async def route(name_server_port: int, topic: str) -> name_service_pb2.TopicRoute:
-    """What this name server says; an empty route when it knows nobody."""
+    """What this name server says; an empty route when it knows no broker."""
     async with grpc.aio.insecure_channel(f"{LOOPBACK}:{name_server_port}", options=OWN_CONNECTION) as channel:
         stub: Any = name_service_pb2_grpc.NameServiceStub(channel)
         answer = await stub.QueryRoute(name_service_pb2.QueryRouteRequest(topic=topic), timeout=TIMEOUT_S)
@@ -171,7 +171,7 @@ async def test_sending_goes_on_while_name_servers_disagree(tmp_path: Path) -> No
 
             await knowing.kill()
             with pytest.raises(NoRouteError):
-                await producer.send(Message("unheard-of", b"x"))  # now it asks the one that knows nobody
+                await producer.send(Message("unheard-of", b"x"))  # now it asks the one that knows no broker
             await send(producer, 200)
 
             await knowing.start()

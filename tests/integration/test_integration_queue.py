@@ -1,4 +1,4 @@
-"""The queue through its client, on real processes: what was acknowledged is there, whoever dies."""
+"""The queue through its client, on real processes: what was acknowledged is there, whichever process dies."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ async def require_stored_once(admin: Admin, running: Load) -> None:
 
 
 async def require_same_logs(cluster: Cluster, master: str, slave: str) -> None:
-    """When nobody writes any more."""
+    """When there are no more writes."""
     logs = await settled_logs(master, slave)
     assert logs.are_the_same, logs
     stores = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.slaves)]
@@ -142,7 +142,7 @@ async def test_a_switch_under_load_loses_nothing_and_repeats_nothing(tmp_path: P
 
 
 async def test_an_orderly_group_goes_on_after_a_switch(tmp_path: Path) -> None:
-    """Its locks last for 60 s: without them nobody would get a queue before they are over."""
+    """Its locks last for 60 s: without them no member would get a queue before they are over."""
     cluster = new_pair(tmp_path)
     (one,), (other,) = cluster.broker_addresses, cluster.slave_addresses
     got: set[bytes] = set()

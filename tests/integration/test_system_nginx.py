@@ -1,7 +1,7 @@
 """Behind nginx as docs/guides/containers.md sets it: TLS ends there, and nginx tells visitors apart.
 
-Four servers of one nginx stand before the shop: its own machine's proxy, two in a row, and one that nobody trusts.
-Visitors come from addresses of their own (127.0.0.0/8), and claim to be somebody else with every request.
+Four servers of one nginx stand before the shop: its own machine's proxy, two in a row, and one that is not trusted.
+Visitors come from addresses of their own (127.0.0.0/8), and claim another address with every request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def changed(text: str, changes: dict[str, str]) -> str:
 
 
 def make_certificate(folder: Path) -> dict[str, str]:
-    """Files for the snippet's, of somebody who is 127.0.0.1."""
+    """Files for the snippet's, of a visitor at 127.0.0.1."""
     files = {
         "/etc/ssl/certs/shop.example.pem": folder / "cert.pem",
         "/etc/ssl/private/shop.example.key": folder / "key.pem",

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.needs("maven"), pytest.mark.processes, pytest.mark.tim
 SIZES = StoreSizes()
 MESSAGES = 300
 LOG_FILES_MIN = 5
-UNKNOWN_KEY: KeyName = ("keyed", "nobody-has-this-key")
+UNKNOWN_KEY: KeyName = ("keyed", "no-message-has-this-key")
 TEN_SECONDS_LEVEL, TEN_SECONDS_MS = 3, 10_000
 
 

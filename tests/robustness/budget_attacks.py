@@ -264,7 +264,7 @@ async def malformed_registrations(attack: Attack) -> None:
 
 
 async def huge_heartbeats(attack: Attack) -> None:
-    """Clients with more groups, subscriptions and longer names than anybody has."""
+    """Clients with more groups, subscriptions and longer names than any real client has."""
     stub = await attack.stub()
     for _ in range(attack.count(1, 5)):
         session, length = stub.Session(), attack.count(1, 5_000)
@@ -295,7 +295,7 @@ async def many_heartbeats(attack: Attack) -> None:
 
 
 async def malformed_heartbeats(attack: Attack) -> None:
-    """Sessions of bytes that are no heartbeat, of answers to commands that nobody gave, and of nothing."""
+    """Sessions of bytes that are no heartbeat, of answers to commands that were never sent, and of nothing."""
     channel = await attack.channel()
     for _ in range(attack.count(5, 50)):
         raw: Any = channel.stream_stream("/hourglass.mq.v1.BrokerService/Session")()

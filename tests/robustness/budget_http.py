@@ -211,7 +211,7 @@ async def held_event_streams(attack: HttpAttack) -> None:
     """Streams of the events of orders that there are not, or that are another's, which are never read."""
     for _ in range(attack.count(10, 200)):
         _, writer = await attack.connect(attack.addresses[0])
-        order_id = attack.rng.choice(["01" + "A" * 24, "nobody", "%2e%2e"])
+        order_id = attack.rng.choice(["01" + "A" * 24, "unknown", "%2e%2e"])
         writer.write(attack.head("GET", f"/orders/{order_id}/events", "Accept: text/event-stream", token=True))
     await asyncio.sleep(HOLD_S)
 

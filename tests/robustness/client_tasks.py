@@ -41,7 +41,7 @@ class ClientTasks:
 
 
 def context_of(client: str) -> Context:
-    """Where whatever is created belongs to `client`; to nobody for ""."""
+    """Where whatever is created belongs to `client`; to no client for ""."""
     context = copy_context()
     context.run(CLIENT.set, client)
     return context

@@ -63,7 +63,7 @@ class DelayWorld:
         self._store = replace(store_options(flush=flush, log_file_bytes=LOG_FILE_BYTES), layout=LAYOUT)
         self._table = TABLES[0]
         self._refusing_since: int | None = None
-        self._is_answered = True  # False: whoever asks is dead before the answer comes
+        self._is_answered = True  # False: the caller is dead before the answer comes
         self._jobs: list[asyncio.Task[None]] = []
         self._fork: Fork | None = None
         self._seen_to: dict[int, int] = defaultdict(int)

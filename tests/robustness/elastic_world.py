@@ -210,7 +210,7 @@ class ElasticWorld(GroupWorld):
         self.broker.disk.used_share = 0.0
         await self.step_wall(-self._wall_offset_ms // 1_000)
         await self.advance(11.0)
-        await self.resize(QUEUES_MAX, QUEUES_MAX)  # what stands in a queue that nobody may read is readable
+        await self.resize(QUEUES_MAX, QUEUES_MAX)  # what stands in an unreadable queue is readable
         await super().finish()
 
     def _ends(self) -> dict[int, int]:

@@ -41,7 +41,7 @@ NEARLY_FULL, ROOMY = 0.87, 0.1
 
 
 class EndedError(Exception):
-    """The process is gone, and with it whoever might have asked it for something."""
+    """The process is gone, and with it its callers."""
 
 
 @dataclass(frozen=True, slots=True)

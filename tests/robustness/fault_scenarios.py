@@ -106,7 +106,7 @@ def _cut_scenario() -> Scenario:
 
 
 async def _life_that_diverges(ends: list[int], life: BrokerLife) -> None:
-    """What comes behind the cut was acknowledged, and nobody may see it afterwards."""
+    """What comes behind the cut was acknowledged, and must not be seen afterwards."""
     for key in QUEUES:
         await life.produce(key, 500, 40)
     await life.pass_time(11)

@@ -4,7 +4,7 @@ The production broker opens it, everything is pulled and looked up by key, and i
 1. no record is read that is not exactly the one that was stored at that place;
 2. every record is there, but for those of which a byte was hit;
 3. the states say what they said, or, where their own file was hit, what the others say without it;
-4. the damage is reported, or healed, or found by `dump_log --verify`, unless the byte means nothing to anybody.
+4. the damage is reported, or healed, or found by `dump_log --verify`, unless the byte has no meaning.
 """
 
 from __future__ import annotations

@@ -64,14 +64,14 @@ class Image:
         self.files = self.disk.contents()
 
     def is_used(self, path: Path, at: int) -> bool:
-        """Whether the byte at `at` of the file means anything to anybody."""
+        """Whether the byte at `at` of the file has a meaning."""
         return any(at in stretch for stretch in self.used(path))
 
     def used(self, path: Path) -> list[range]:
         """The bytes of the file that mean something.
 
         Those do not that were never written, those behind a blank's head, the unused rest of checkpoint and watermark,
-        and the checkpoint before, which nobody reads.
+        and the checkpoint before, which is not read.
         """
         if path.parent == LAYOUT.commit_log:
             begin = int(path.name)

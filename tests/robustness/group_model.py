@@ -143,7 +143,7 @@ class GroupModel:
         now = {*range(offset), *(one for begin, end in ranges for one in range(begin, end))}
         too_far = {one for one in now if one >= queue.set_to} - queue.answered - queue.skipped
         if too_far:
-            raise InvariantError(f"{group} has passed {sorted(too_far)} of queue {queue_id}, which nobody has consumed")
+            raise InvariantError(f"{group} has passed {sorted(too_far)} of queue {queue_id}, which were not consumed")
         if version < queue.version:
             raise InvariantError(f"{group}, queue {queue_id}: version {version} came after {queue.version}")
         gone = queue.stored - now

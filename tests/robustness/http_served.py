@@ -53,7 +53,7 @@ class Served:
         return []
 
     def fill_in(self, case: Any, choice: int) -> None:
-        """Who asks: mostly somebody who may do everything; and in most bodies ids that exist."""
+        """The caller: mostly one with all scopes; and in most bodies ids that exist."""
         bearer = self._bearer(choice % 16)
         case.headers.pop("Authorization", None)
         if bearer is not None:

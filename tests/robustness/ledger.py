@@ -66,7 +66,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def choose(self, slice_s: float) -> str | None:
-        """The sweep whose turn it is for about `slice_s`, to be given back; None when nobody has work left."""
+        """The sweep whose turn it is for about `slice_s`, to be given back; None when no sweep has work left."""
         with self._lock:
             able = [account for account in self.accounts.values() if account.has_work]
             if not able:

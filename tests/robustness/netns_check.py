@@ -3,13 +3,13 @@
 - What was acknowledged with SEND_OK is there in the end, at its place, byte for byte.
 - What was acknowledged as less safe is there too, unless a slave that did not have it was promoted by force; and then
   the old master has it in quarantine.
-- Nothing is there that nobody sent. No broker has stored a message twice, and of one sender and queue nothing stands
+- Nothing is there that was not sent. No broker has stored a message twice, and of one sender and queue nothing stands
   before what had been acknowledged when it was sent.
-- Nobody has consumed anything that is not there in the end. Where a master may acknowledge alone, what it has shown of
+- Nothing was consumed that is not there in the end. Where a master may acknowledge alone, what it has shown of
   that is excused as its acknowledgement is.
 - A group's progress has passed nothing that it has not consumed, and in the end it has passed everything.
-- Each epoch has one master: one store was seen to be writable in it, one broker has written in it, and nobody else has
-  acknowledged what it wrote, unless he was master after it.
+- Each epoch has one master: one store was seen to be writable in it, one broker has written in it, and no other has
+  acknowledged what it wrote, unless that was master after it.
 
 Each function returns sentences for people, one for each violation.
 """
@@ -101,7 +101,7 @@ def _strangers(index: _Index) -> Iterator[str]:
         offsets[one.place.queue_id] = one.place.queue_offset + 1
         name = name_of(one.body)
         if name is None or name not in index.sent or one.body != body_of(index.history.seed, name):
-            yield f"{one.place}: nobody has sent {one.body[:40]!r} with {len(one.body)} bytes"
+            yield f"{one.place}: never sent {one.body[:40]!r} with {len(one.body)} bytes"
 
 
 def _doubled(index: _Index) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _doubled(index: _Index) -> Iterator[str]:
 
 
 def _disorder(index: _Index) -> Iterator[str]:
-    """Every copy counts, also one that nobody acknowledged."""
+    """Every copy counts, also an unacknowledged one."""
     newest: dict[tuple[int, int], Sent] = {}  # by sender and queue: of the latest burst so far
     for stored in sorted(index.history.stored, key=lambda one: one.place):
         name = name_of(stored.body)
@@ -139,7 +139,7 @@ def _phantoms(index: _Index) -> Iterator[str]:
             continue
         name = one.name
         if name is None or name not in index.sent or not _is_body(one, body_of(index.history.seed, name)):
-            yield f"{one.place}: somebody consumed {one.text!r} with {one.size} bytes, which nobody has sent"
+            yield f"{one.place}: consumed {one.text!r} with {one.size} bytes, which was never sent"
             continue
         if index.history.synchronous or not index.excuses(index.sent[name].sent_at, one.at, one.log_offset):
             yield f"{one.place}: {name} was consumed, and is not there in the end"

@@ -1,7 +1,7 @@
 """What was sent to a pair, what was answered, consumed and done to it: plain values, and their lines in a file.
 
 Times are seconds of the monotonic clock, which all processes of a machine share. A message is named by its sender and
-its number; its body follows from the two and the round's seed, so that anybody can say what it has to be.
+its number; its body follows from the two and the round's seed, so that its content can be checked.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Reign:
 class History:
     """A round. `stored` and `progress` are of the end, when all is well again; `kept` is what quarantines have.
 
-    `synchronous`: minInSyncReplicas is 2, and nobody may ever see what only one broker has.
-    `epochs` are (epoch, log offset from which on it was written), ascending; `progress` is by queue.
+    `synchronous`: minInSyncReplicas is 2, and what only one broker has is never visible. `epochs` are (epoch, log
+    offset from which on it was written), ascending; `progress` is by queue.
     """
 
     seed: int
@@ -156,7 +156,7 @@ def body_of(seed: int, name: Name) -> bytes:
 
 
 def name_of(body: bytes) -> Name | None:
-    """The message that this body belongs to; None for a body of nobody's."""
+    """The message that this body belongs to; None for a body that was never sent."""
     sender, _, rest = body[:40].partition(b":")
     number, colon, _ = rest.partition(b":")
     return Name(int(sender), int(number)) if colon and sender.isdigit() and number.isdigit() else None

@@ -30,12 +30,12 @@ TOOL_TIMEOUT_S = 30
 END_TIMEOUT_S = 10.0
 # A token bucket's: one packet with its head fits, and what waits longer than this is dropped, as on a real slow line.
 BURST, QUEUED_MAX = "4kb", "500ms"
-SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # not everybody's has those
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # not every PATH has those
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The namespaces' names, for whoever has to run something in one of them."""
+    """The namespaces' names, for programs that run in one of them."""
 
     prefix: str
 

@@ -1,6 +1,6 @@
 """A name server and two brokers that replicate, each a process in its own namespace (netns_network.py).
 
-This runs inside the namespace of the clients, from where everybody can be reached. Which broker is the master changes
+This runs inside the namespace of the clients, from where all others can be reached. Which broker is the master changes
 in the course of a round: the configuration says what each begins as, and what was switched since stands in its store.
 """
 
@@ -156,7 +156,7 @@ class Pair:
         return wrong
 
     def check(self) -> None:
-        """Raises ProcessDiedError when a process has ended that nobody has ended."""
+        """Raises ProcessDiedError when a process has ended by itself."""
         for process in [self.name_server, *(node.process for node in self.nodes.values())]:
             process.check()
 

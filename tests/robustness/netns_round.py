@@ -1,7 +1,7 @@
 """One round: a pair under load, several faults one after the other, and the judgement of its history (figure G7).
 
 `python netns_round.py SEED PREFIX FOLDER SECONDS` inside the namespace of the clients; after SECONDS it begins no
-further fault. Writes FOLDER/outcome.json. Whoever started it takes the namespaces down, with whatever runs in them.
+further fault. Writes FOLDER/outcome.json. Its parent takes the namespaces down, with whatever runs in them.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ def _gaps(offsets: Iterable[int]) -> str:
 
 
 def _strangers(book: Book, queue_id: int, messages: Sequence[tuple[int, bytes]]) -> list[str]:
-    """Bodies that nobody sent, or that stand there twice."""
+    """Bodies that were never sent, or that stand there twice."""
     found, seen = [], set[bytes]()
     for offset, body in messages:
         if body not in book.tried:
-            found.append(f"queue {queue_id}, offset {offset}: nobody sent {name(body)!r} with {len(body)} bytes")
+            found.append(f"queue {queue_id}, offset {offset}: never sent {name(body)!r} with {len(body)} bytes")
         elif body in seen:
             found.append(f"queue {queue_id}, offset {offset}: {name(body)} stands there for the second time")
         seen.add(body)

@@ -80,7 +80,7 @@ def _live(seed: int, number: int) -> tuple[int, str, Life]:
     collecting = gc.isenabled()
     gc.disable()  # a collection in the middle would run the finalizers of something else, and shift the count
     with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
+        warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that are not awaited any more
         try:
             with trace.running():
                 asyncio.run(life.run(OPERATIONS))

@@ -4,7 +4,7 @@ is mounted again, the broker starts on it, and everything is read and compared.
 
 A seed is one file system after the other, each of which lives through several cuts. Invariants: whatever was
 acknowledged is there, at its place, byte for byte; whatever a consumer could read before a cut is there after it;
-nothing is there that nobody sent, and nothing is called damaged. A broker that ends by itself after a cut ends with
+nothing is there that was not sent, and nothing is called damaged. A broker that ends by itself after a cut ends with
 code 3.
 """
 

@@ -107,7 +107,7 @@ class RepeatRun:
             await self._broker.stop()
 
     async def _send_all(self, producer: Producer) -> None:
-        """Bursts of messages; those for a chosen queue one after the other, as whoever wants order sends them."""
+        """Bursts of messages; those for a chosen queue one after the other, as for ordered sends."""
         for _ in range(self._rng.randrange(1, BURST_MAX + 1)):
             burst = [self._message() for _ in range(self._rng.randrange(1, BURST_MAX + 1))]
             chosen = [one for one in burst if one.chosen_queue is not None]
@@ -174,7 +174,7 @@ class RepeatRun:
         }
         times, known = Counter(stored.values()), {one.body for one in self.sent}
         found = [f"{_name(body)} stands there {count} times" for body, count in times.items() if count > 1]
-        found += [f"nobody sent {_name(body)}" for body in times if body not in known]
+        found += [f"never sent: {_name(body)}" for body in times if body not in known]
         for one in self.sent:
             if one.result is None:
                 found.append(f"{_name(one.body)} was not acknowledged: {one.error}")

@@ -68,7 +68,7 @@ class Producers:
         self._all = [Producer(number + 1) for number in range(PRODUCERS)]
 
     async def send(self) -> bool:
-        """Somebody sends, or sends again what was not answered."""
+        """Send, or send again what was not answered."""
         world = self._world
         producer = world.rng.choice(self._all)
         node = world.route() if world.rng.random() < 0.95 else world.rng.choice(world.nodes)
@@ -143,7 +143,7 @@ class Producers:
         producer.sending = None
 
     async def end_transaction(self) -> bool:
-        """Somebody commits or rolls back."""
+        """Commit or roll back."""
         world = self._world
         waiting = [
             message

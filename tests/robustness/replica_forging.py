@@ -1,4 +1,4 @@
-"""Frames that nobody has sent: claims of a slave, and bytes of a master, that cannot be. They have to be refused."""
+"""Forged frames: impossible claims of a slave, and impossible bytes of a master. They have to be refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OVER_LONG_BYTES = 9 * 1024 * 1024
 
 
 class Forger:
-    """Somebody on the way between master and slave."""
+    """An attacker between master and slave."""
 
     def __init__(self, world: ReplicaWorld) -> None:
         self._world = world

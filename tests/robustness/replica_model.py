@@ -1,7 +1,7 @@
 """What must stay true of brokers that replicate, whatever happens to them (docs/reference/faults.md#replication).
 
-A promise is what somebody was told, with the end of the log that it stands for: a message that was acknowledged, that
-a consumer has seen, the end of a transaction. Two logs with the same last bytes before an end are the same up to there,
+A promise is an answer to a client, with the end of the log that it stands for: a message that was acknowledged, that a
+consumer has seen, the end of a transaction. Two logs with the same last bytes before an end are the same up to there,
 so a log keeps a promise when it has these bytes.
 
 What may be lost is said by the fault model alone: whatever the new master does not have, when an operator has forced a
@@ -121,7 +121,7 @@ class ReplicaModel:
         return message
 
     def promised(self, promise: Promise) -> None:
-        """Somebody was told so."""
+        """A client was told so."""
         if self.masters.setdefault(promise.epoch, promise.node) != promise.node:
             raise InvariantError(
                 f"{promise.node} and {self.masters[promise.epoch]} both acknowledge in epoch {promise.epoch}"
@@ -243,7 +243,7 @@ class ReplicaModel:
         transaction = self.transactions[message.transaction]
         told = transaction.told is not None and transaction.told.holds
         if there and not (transaction.commits and transaction.is_tried):
-            raise InvariantError(f"{message} is visible, and nobody has committed {transaction}")
+            raise InvariantError(f"{message} is visible, without a commit of {transaction}")
         if told and transaction.commits and not there and transaction.begin >= log_begin:
             raise InvariantError(f"{message} is not visible, and the commit was acknowledged: {transaction}")
         if told:
@@ -286,7 +286,7 @@ class ReplicaModel:
             self._check_reset(key, final)
 
     def _check_reset(self, key: QueueKey, final: Progress) -> None:
-        """Nothing is finished that nobody has finished since."""
+        """Nothing is finished that was not finished since."""
         allowed = next(c.progress for c in self.commits[key] if c.is_reset and c.progress.version == final.version)
         for tried in self.tried[key, final.version]:
             allowed = allowed.merged(tried)

@@ -5,8 +5,8 @@ stands still, and goes on when it is mended, or never does, though neither end i
 and a node can die with what it had sent still on its way.
 
 Invariants: within one link frames arrive in the order in which they were sent, without a gap, each once, or the link
-has ended for whoever reads it; two links know nothing of each other, so what an old one carries may arrive after what
-a newer one does. A node that is dead gets nothing, and one that stands still gets nothing before it goes on.
+has ended for its reader; two links know nothing of each other, so what an old one carries may arrive after what a newer
+one does. A node that is dead gets nothing, and one that stands still gets nothing before it goes on.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from osenv import SeededRng, SimClock
 
 F = TypeVar("F")
 
-WINDOW_BYTES = 16 * 1024  # on the way or not read yet; then whoever sends has to wait
+WINDOW_BYTES = 16 * 1024  # on the way or not read yet; then the sender has to wait
 FRAME_BYTES = 100
 FAST_S, SLOW_S = 0.001, 0.15  # one way
-CONNECT_S = 0.4  # so long somebody tries whom nobody answers
+CONNECT_S = 0.4  # the timeout of a connect without an answer
 STALLED_FOR_GOOD = 0.3  # of the links that a cut has held up: both ends believe in them, and nothing arrives any more
 
 
@@ -50,7 +50,7 @@ Serve = Callable[[MasterLink], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The last thing that comes out of a pipe; without a reason whoever sent has ended it in order."""
+    """The last thing that comes out of a pipe; without a reason the sender has ended it in order."""
 
     reason: str = ""
 
@@ -67,7 +67,7 @@ class Pipe(Generic[F]):
         self._last_due = 0.0
         self._end: _End | None = None  # has arrived
         self._is_closed = False  # nothing more is sent
-        self.is_lost = False  # nothing more arrives, and nobody knows
+        self.is_lost = False  # nothing more arrives, silently
         self._changed: list[asyncio.Future[None]] = []
         self.twin: Pipe[Any] = self  # the other direction
 
@@ -96,7 +96,7 @@ class Pipe(Generic[F]):
     def inject(self, frame: F) -> bool:
         """Have the receiver read this frame, of which the sender knows nothing, after those that are there already.
 
-        False when nobody would read it.
+        False when it would not be read.
         """
         if self._is_closed or self.is_lost or self._end is not None or not self._receiver.is_alive:
             return False
@@ -115,7 +115,7 @@ class Pipe(Generic[F]):
         self._finish(_End(reason))
 
     def drop(self) -> None:
-        """The sender is gone, and with it all that is on its way; nobody is told."""
+        """The sender is gone, and with it all that is on its way, silently."""
         self._on_the_way.clear()
         self.is_lost = self._is_closed = True
         self._wake_up()
@@ -126,12 +126,12 @@ class Pipe(Generic[F]):
         self._send_end(_End(reason))
 
     def shut(self) -> None:
-        """The receiver reads no more; whoever sends hears of it when the other direction tells."""
+        """The receiver reads no more; the sender hears of it when the other direction tells."""
         self._end = self._end or _End("this link was ended here")
         self._wake_up()
 
     def reset(self) -> None:
-        """Whoever sends has heard that nobody reads any more."""
+        """The sender has heard that there is no reader any more."""
         self._is_closed = True
         self._wake_up()
 
@@ -187,7 +187,7 @@ class Pipe(Generic[F]):
 
 
 def settle_future(future: asyncio.Future[None]) -> None:
-    """Whoever waits for it goes on, unless it has been cancelled."""
+    """The task that waits for it goes on, unless it has been cancelled."""
     if not future.done():
         future.set_result(None)
 
@@ -288,7 +288,7 @@ class Network:
 
     @asynccontextmanager
     async def connect(self, process: Process, address: str) -> AsyncIterator[SlaveLink]:
-        """A link from the process to whoever listens at the address. Raises LinkError."""
+        """A link from the process to the listener at the address. Raises LinkError."""
         link = await self.open(process, address)
         try:
             yield _SlaveEnd(link)
@@ -338,7 +338,7 @@ class Network:
             raise LinkError(f"{address} does not answer")
         server = self._servers.get(address)
         if server is None or not server[0].is_alive:
-            raise LinkError(f"nobody listens at {address}")
+            raise LinkError(f"nothing listens at {address}")
         master, serve = server
         link = Link(self, process, master)
         self.links = [one for one in self.links if not one.is_over] + [link]
@@ -362,7 +362,7 @@ class Network:
         self._serving = [one for one in self._serving if not one[1].done()] + [(link.master, task)]
 
     async def _pause(self, process: Process, seconds: float) -> None:
-        """Of whoever connects: a process that is dead or stands still does not go on."""
+        """Of the connecting process: one that is dead or stands still does not go on."""
         passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.clock.call_later(seconds, lambda: process.wake(lambda: settle_future(passed)))
         await passed

@@ -99,7 +99,7 @@ class ProcessDisk:
         self._living()
         result = call()
         if seconds:
-            await self._process.clock.sleep(seconds)  # done, and nobody has heard of it yet
+            await self._process.clock.sleep(seconds)  # done, and not answered yet
         return result
 
     def _living(self) -> SimDisk:
@@ -124,7 +124,7 @@ class Process(SimProcess):
         self.run(lambda: asyncio.get_running_loop().create_task(self._main(), name=self.name))
 
     def request(self, work: Coroutine[Any, Any, None]) -> None:
-        """What somebody asks of the broker; it ends with the broker, as an RPC does with its server."""
+        """A call of the broker; it ends with the broker, as an RPC does with its server."""
         task = self.run(lambda: asyncio.get_running_loop().create_task(work))
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
@@ -209,7 +209,7 @@ class Node:
         await self._die(silently=False)
 
     async def lose_power(self) -> None:
-        """What it has not synced stays in part, or not at all; nobody is told that it is gone."""
+        """What it has not synced stays in part, or not at all; its peers are not told that it is gone."""
         await self._die(silently=True)
         self.disk.crash(self.rng)
         self.state = None

@@ -27,7 +27,7 @@ class Leader:
     """The newest master that there is, or is to be; `is_open` once it has begun.
 
     `may_lose` is for `ReplicaModel.kept_by`; "" when the one before has handed over. Promises from number `until` on
-    were made when it was the master already, by somebody else.
+    were made when it was the master already, by another operator.
     """
 
     node: Node
@@ -130,7 +130,7 @@ class Operator:
         if broker is None or process is None or not broker.store.follows:
             return False
         known = [one.state.epoch.term for one in self._world.nodes if one.state is not None]
-        term = 1 + max(*known, *(one.term for one in self._world.coming), 0)  # nobody else may get one that was tried
+        term = 1 + max(*known, *(one.term for one in self._world.coming), 0)  # a term that was tried is not given again
         if node.state is not None and not node.state.first_master_id:
             self._strangers.add(node.state.replica_id)
         coming = Leader(node, term, is_open=False, may_lose=may_lose)
@@ -193,7 +193,7 @@ class Operator:
         return True
 
     async def _replace_lost(self, in_sync: frozenset[str]) -> bool:
-        """The master's disk is gone, and nobody was promoted yet."""
+        """The master's disk is gone, and no slave was promoted yet."""
         others = [node for node in self._world.nodes if node is not self._world.leader.node and node.broker is not None]
         if not others:
             return False

@@ -112,7 +112,7 @@ class ReplicaWorld:
     def promise(
         self, what: str, node: Node, broker: Broker, end: int, *, confirmed: bool, numbers: Any = ()
     ) -> Promise:
-        """Somebody was told so by this broker: it has to be there in the end."""
+        """This broker has told a client so: it has to be there in the end."""
         epoch: Epoch = broker.replication.epoch
         made = Promise(what, end, self.evidence(node, end), confirmed, node.name, epoch, tuple(numbers))
         if epoch.term < self.leader.term or (self.leader.is_open and epoch < self.leader.epoch):

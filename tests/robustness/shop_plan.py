@@ -1,7 +1,7 @@
-"""What happens in one round of G10: who buys what and how, and what is done to whom meanwhile; all of it from a seed.
+"""One round of G10: what is bought and how, and the faults meanwhile; all of it from a seed.
 
 Invariants: the same seed makes the same plan; every kind of buyer and of ending is in every plan of a whole round, and
-everybody is killed and paused in it.
+every process is killed and paused in it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG_OUTAGES = 2  # of a round
 
 
 class Way(enum.Enum):
-    """What a buyer does with his order."""
+    """What a buyer does with an order."""
 
     PAYS = "pays soon"
     DOUBLE_CLICKS = "places and pays twice at once, each with one key"
@@ -54,14 +54,14 @@ class Deed(enum.Enum):
     PAUSE = "SIGSTOP"
 
 
-Outage = tuple[Deed, tuple[str, ...]]  # what is done to whom
+Outage = tuple[Deed, tuple[str, ...]]  # a fault and its victims
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """A fault: everybody in `victims` is killed, and started `for_s` later, or paused for so long.
+    """A fault: each of `victims` is killed, and started `for_s` later, or paused for so long.
 
-    `after_s` is the time since everybody was back from the blow before.
+    `after_s` is the time since all were back from the blow before.
     """
 
     after_s: float
@@ -75,7 +75,7 @@ class Blow:
 
     @property
     def lasts_s(self) -> float:
-        """Until everybody is back, more or less."""
+        """Until all are back, more or less."""
         return self.after_s + self.for_s + (START_S if self.deed is Deed.KILL else 0.0)
 
 

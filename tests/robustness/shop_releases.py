@@ -168,7 +168,7 @@ class _Releasing(Faults):
 
 @dataclass
 class ReleaseRound(Round):
-    """A round in which nobody dies but for the release."""
+    """A round without kills but those of the release."""
 
     cluster_class: ClassVar[type[Cluster]] = _Versioned
     clocks_ahead_ms: ClassVar[Mapping[str, int]] = {}

@@ -1,5 +1,5 @@
 """Figure G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused
-(shop_plan.py); when it is quiet again, every standing invariant holds, and whatever anybody was told is so
+(shop_plan.py); when it is quiet again, every standing invariant holds, and whatever a client was told is so
 (shop_truth.py).
 
 A seed is one round of 1,000 orders, in which every service is away for long once. Three rounds of four run on

@@ -1,7 +1,8 @@
-"""Buyers, the seller and the operator of a round: they go on until they have an answer, whoever is dead just then.
+"""Buyers, the seller and the operator of a round: they go on until they have an answer, whichever process is dead just
+then.
 
-Whoever gets no answer asks again with the same key; after an answer that was lost, "it is closed already" may be the
-answer to one's own request, and is no surprise.
+A client without an answer asks again with the same key; after an answer that was lost, "it is closed already" may be
+the answer to one's own request, and is no surprise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OVERTAKEN = frozenset({"illegal-transition", "status-changed"})
 
 
 class Traders:
-    """What everybody does; what they are told is in `truth`. Raises ShopError when there is no answer for too long."""
+    """What all of them do; what they are told is in `truth`. Raises ShopError when there is no answer for too long."""
 
     def __init__(self, shop: Shop, desk: PaymentDesk, truth: Truth) -> None:
         self._shop = shop
@@ -38,7 +39,7 @@ class Traders:
         self._truth = truth
 
     async def trade(self, purchases: Sequence[Purchase], begun: Sequence[asyncio.Event]) -> None:
-        """Returns when everybody is done; `begun` tells when each blow begins. Raises what they raise, in a group."""
+        """Returns when all are done; `begun` tells when each blow begins. Raises what they raise, in a group."""
         async with asyncio.TaskGroup() as tasks:
             for purchase in purchases:
                 tasks.create_task(self._buy(purchase, begun[purchase.blow]))

@@ -17,7 +17,7 @@ SHOWN_CHARACTERS = 300
 
 @dataclass
 class Truth:
-    """Everything that somebody was told, as it was told; `wrong` are answers that should never be given."""
+    """Everything that clients were told, as it was told; `wrong` are answers that should never be given."""
 
     placed: dict[str, Order] = field(default_factory=dict)  # by order id, as it was answered first
     ordered: dict[tuple[str, str], str] = field(default_factory=dict)  # (buyer, key) -> order id
@@ -61,7 +61,7 @@ def problems(truth: Truth, books: Books) -> list[str]:
 
 def _order_problems(truth: Truth, books: Books) -> Iterator[str]:
     yield from _missing("orders were answered with 201 and are not there", truth.placed.keys() - books.orders.keys())
-    yield from _missing("orders are there and nobody was told", books.orders.keys() - truth.placed.keys())
+    yield from _missing("orders are there without an answer", books.orders.keys() - truth.placed.keys())
     for order_id, told in truth.placed.items():
         order = books.orders.get(order_id)
         if order is None:

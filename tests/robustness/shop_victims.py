@@ -1,6 +1,6 @@
 """The processes of a shop that are killed and paused, and that come back on the same files and ports.
 
-Invariant: everybody runs when `strike` returns.
+Invariant: all processes run when `strike` returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from servicekit.testing.postgresql import PostgresServer
 PAID_MAX_S = 60.0
 HANG_S = 1.0  # who dies for long answers nothing before, so that much is under way when it is killed
 # A standby that is not there: whatever is committed stays committed, and its client gets no answer.
-COMMITS_HANG = ("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+COMMITS_HANG = ("ALTER SYSTEM SET synchronous_standby_names = 'missing'", "SELECT pg_reload_conf()")
 COMMITS_RETURN = ("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 
 
@@ -82,7 +82,8 @@ class Faults:
         self._truth = truth
 
     async def strike(self, blows: Sequence[Blow], begun: Sequence[asyncio.Event]) -> None:
-        """Every blow in its turn; `begun` are told when. Raises NotInTimeError if nobody can pay before a long one."""
+        """Every blow in its turn; `begun` are told when. Raises NotInTimeError if no payment is possible before a long
+        one."""
         for blow, has_begun in zip(blows, begun, strict=True):
             turn_ms = time.time() * 1000
             has_begun.set()

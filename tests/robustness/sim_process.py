@@ -107,7 +107,7 @@ class NodeClock:
         return watch
 
     def step_wall_to(self, skew_ms: int) -> None:
-        """Somebody sets the wall clock, so that it is wrong by so much."""
+        """Set the wall clock, so that it is wrong by so much."""
         self._skew_ms = skew_ms
         for watch in self._watches:
             watch.ring()

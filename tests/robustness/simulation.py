@@ -16,11 +16,11 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-GARBAGE_MAX = 100_000  # objects that are made before somebody looks which of them are garbage; 700 in Python
+GARBAGE_MAX = 100_000  # objects that are made before the garbage collector runs; 700 in Python
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """Like its base, in the same order; while something is ready to run, nobody asks for sockets and real timers."""
+    """Like its base, in the same order; while something is ready to run, sockets and real timers are not polled."""
 
     _ready: Any
     get_debug = staticmethod(bool)  # it is never debugged; this is asked for every task and future

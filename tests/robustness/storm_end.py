@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUIET_S_MAX = 400.0  # a lock of a dead member, check-backs, retries, all in a row
 LOOK_S = 2.0
-ON_ITS_WAY_S = 20.0  # what nobody waits for: the retries of a dead letter that a restored backup has brought back
+ON_ITS_WAY_S = 20.0  # for the retries of a dead letter that a restored backup has brought back
 
 
 class Ending:

@@ -189,7 +189,7 @@ class Faults:
     # --------------------------------------------------------------------------------------------------- clocks
 
     async def step_clock(self) -> str:
-        """Somebody sets the wall clock of a machine, wrongly or rightly."""
+        """Set the wall clock of a machine, wrongly or rightly."""
         world = self._world
         if not world.clocks_step:
             return ""

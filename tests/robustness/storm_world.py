@@ -198,7 +198,7 @@ class StormWorld:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the master's word does not count as strong: nobody else has to have what it answers for."""
+        """Whether the master's word does not count as strong: no other replica has to have what it answers for."""
         state = self.master.state
         return not self.is_synchronous or state is None or len(state.in_sync.replicas) < len(self.nodes)
 

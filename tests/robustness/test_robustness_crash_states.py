@@ -72,7 +72,7 @@ def test_a_store_that_forgets_its_duty_is_found_out(
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     report = explore(11, 2 * STATES, violations_max=1)
-    assert len(report.violations) == 1, f"{name} does nothing, and nobody notices"
+    assert len(report.violations) == 1, f"{name} does nothing, unnoticed"
     place = report.violations[0].place
     assert replay(place).violations[0].place == place
     print(report.violations[0])

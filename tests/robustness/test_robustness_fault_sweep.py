@@ -101,7 +101,7 @@ def test_a_store_that_shrugs_off_other_failed_syncs_is_found_out(monkeypatch: py
 
 def test_a_store_that_answers_before_the_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(self: MessageStore, end: int) -> Copies:
-        """Nobody waits for the disk."""
+        """No wait for the disk."""
         return await self.confirmation.wait(end, self.confirmation.deadline())
 
     runs = failed_log_syncs()

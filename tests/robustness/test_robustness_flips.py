@@ -78,7 +78,7 @@ def test_the_judge_sees_damage_that_nobody_noticed() -> None:
     judge = judges()[0]
     record = judge.image.records[0]
     path, at = judge.image.log_file(record.log_offset)
-    untouched = flip(judge.image, path, at, 0)  # the bytes are what they were: nobody can notice
+    untouched = flip(judge.image, path, at, 0)  # the bytes are what they were: there is nothing to notice
     assert judge._shown(replace(judge.reference, final={}), untouched) == ""
     assert judge._shown(judge.reference, untouched) == "healed"
     assert judge._shown(replace(judge.reference, quarantined=1), untouched) == "quarantined"

@@ -43,7 +43,7 @@ def test_what_was_acknowledged_has_to_be_there_and_the_rest_may(numbers: tuple[i
     [
         ((1,), "1:2 was acknowledged at queue and offset (0, 1), and nothing is there"),
         ((2, 1), "1:1 was acknowledged at queue and offset (0, 0), and there is 1:2"),
-        ((1, 2, 9), "queue 0, offset 2: nobody sent '1:9'"),
+        ((1, 2, 9), "queue 0, offset 2: never sent '1:9'"),
         ((1, 2, 2), "queue 0, offset 2: 1:2 stands there for the second time"),
         ((1, 2, 4, 3), "queue 0, offset 3: 1:3 stands behind 1:4"),
     ],

@@ -125,7 +125,7 @@ def another_log_offset(history: History) -> None:
 
 
 def disorder(history: History) -> None:
-    """Message 4, whose outcome nobody knew, stands before message 3, which was acknowledged before it was sent."""
+    """Message 4, whose outcome was unknown, stands before message 3, which was acknowledged before it was sent."""
     history.stored = [stored(1), stored(2), stored(4, 2), stored(3, 3), stored(5, 4)]
     history.sent[2] = replace(history.sent[2], queue_offset=3, log_offset=300)
     history.sent[4] = replace(history.sent[4], queue_offset=4, log_offset=400)
@@ -174,15 +174,15 @@ def acknowledged_by_a_stranger(history: History) -> None:
         (lose, "queue 0, offset 3: 1:5 was consumed, and is not there in the end"),
         (move, "1:2 was answered SEND_OK at queue 0, offset 1 by 10.97.0.2:10911, and 1:3 is there"),
         (change_a_byte, "1:3 was answered SEND_OK at queue 0, offset 2 by 10.97.0.2:10911, and 1:3 is there"),
-        (change_a_byte, "queue 0, offset 2: nobody has sent b'1:3:"),
-        (invent, "queue 0, offset 4: nobody has sent b'1:9:"),
+        (change_a_byte, "queue 0, offset 2: never sent b'1:3:"),
+        (invent, "queue 0, offset 4: never sent b'1:9:"),
         (leave_a_gap, "queue 0, offset 4: expected was offset 3"),
         (double, "1:2 was stored 2 times, by 10.97.0.2:10911, 10.97.0.2:10911"),
         (answer_two_with_one_place, "1:5 and 1:6 were both acknowledged at queue 0, offset 3"),
         (another_log_offset, "1:1 was told log offset 1, and stands at 0"),
         (disorder, "queue 0, offset 3: 1:4 stands before 1:3, which was acknowledged when it was sent"),
         (consume_what_is_lost, "queue 0, offset 9: 1:4 was consumed, and is not there in the end"),
-        (consume_garbage, "bytes, which nobody has sent"),
+        (consume_garbage, "bytes, which was never sent"),
         (skip, "queue 0, offset 1: the group is past 1:2, which it has not consumed"),
         (stay_behind, "queue 0: the group has come to 3, and the queue ends at 4"),
         (run_ahead, "queue 0: the group has come to 5, and the queue ends at 4"),

@@ -12,7 +12,7 @@ from osenv import SeededRng
 KILLS = 50
 
 
-# What a killed process leaves behind has coroutines that nobody awaits.
+# What a killed process leaves behind has coroutines that are not awaited.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_death_at_any_opcode_loses_nothing_acknowledged(seed: int) -> None:

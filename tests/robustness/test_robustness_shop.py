@@ -142,7 +142,7 @@ def _without(books: Books, order_id: str) -> Books:
         (
             {},
             replace(GOOD, orders={**GOOD.orders, "z": replace(GOOD.orders["c"], order_id="z")}),
-            "1 orders are there and nobody was told: z",
+            "1 orders are there without an answer: z",
         ),
         (
             {},

@@ -65,7 +65,7 @@ def test_a_round_that_comes_to_no_end_is_a_violation_and_leaves_nothing(
 
 
 def can_connect(network: Network, place: str, to: str) -> bool:
-    """Whether packets go there and back: nobody listens, and to hear that is an answer."""
+    """Whether packets go there and back: nothing listens, and to hear that is an answer."""
     command = [*network.places.command(place), sys.executable, "-c", CONNECT, HOSTS[to]]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert "Refused" in run.stderr or "timed out" in run.stderr, run.stderr

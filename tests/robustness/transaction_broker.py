@@ -107,7 +107,8 @@ class GapBroker(EmbeddedBroker):
         self._gap_disk.go_on()
 
     def client_died(self, client: str, *, silently: bool) -> None:
-        """Its connections break; silently: nobody tells the broker. Requests that have left it may be on their way."""
+        """Its connections break; silently: the broker does not hear of it. Requests that have left it may be on their
+        way."""
         self._dead.add(client)
         if not silently:
             for stream in list(self._streams.get(client, ())):

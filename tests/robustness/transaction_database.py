@@ -1,7 +1,8 @@
 """The application's database: real SQLite behind the production listener, without aiosqlite's thread.
 
 Simulated time would not wait for a thread. So a connection does everything at once, on the event loop; what SQLite, the
-driver's SQL and SQLAlchemy do is otherwise what they always do. A lock that somebody else holds is an error at once.
+driver's SQL and SQLAlchemy do is otherwise what they always do. A lock that another connection holds is an error at
+once.
 """
 
 from __future__ import annotations

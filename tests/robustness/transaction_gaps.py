@@ -34,7 +34,7 @@ class Gap(Enum):
 
     @property
     def needs_database(self) -> bool:
-        """Whether nobody comes so far while a local transaction has the database locked."""
+        """Whether the gap cannot be reached while a local transaction has the database locked."""
         return self in {Gap.INSIDE, Gap.CHECK_SENT, Gap.CHECK_WRITTEN, Gap.CHECK_STORED}
 
     @property
@@ -71,7 +71,7 @@ class Crash(Enum):
 
 @dataclass(eq=False)
 class Stop:
-    """One arming of a gap. Whoever reaches it first stands still until `release`."""
+    """One arming of a gap. The first task to reach it stands still until `release`."""
 
     gap: Gap
     client: str = ""  # who has reached it, or whose request

@@ -6,7 +6,7 @@
 - What the sender hears is true: COMMIT_MESSAGE means committed, an error from before the local transaction that it
   never ran, an error of the local transaction that nothing is left of it.
 - A message with a delay is not visible before it has waited from its local transaction on.
-- Nobody is asked before the immunity is over; without a living member nothing is decided.
+- No check comes before the immunity is over; without an active member nothing is decided.
 - What is parked is for its sender rolled back, and visible only when an operator has decided so.
 - Ending a transaction again tells how it has ended, and changes nothing.
 

@@ -1,7 +1,7 @@
 """Transactions with real processes: a name server, a broker, a client with a SQLite file, and a proxy between them.
 
 The crash is kill -9 of client, broker or both while a transaction stands in a gap. The client stops by itself inside
-its own code; the proxy stops requests and answers on their way. Between write and sync nobody can stop a broker from
+its own code; the proxy stops requests and answers on their way. Between write and sync a broker cannot be stopped from
 outside: in these two gaps the request has left for the broker, and the broker dies while it is at it, or just after.
 """
 
@@ -44,7 +44,7 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """Where somebody stands, in this process or in the client's."""
+    """The gaps in which a task stands, in this process or in the client's."""
 
     reached: Callable[[], bool]
     release: Callable[[], None]
@@ -120,7 +120,7 @@ class Shop:
         return f"{gap.value}, {crash.value}: {seen}"
 
     async def _cross(self, gap: Gap, crash: Crash) -> list[str]:
-        """A transaction that commits, and one that does not: somebody dies when they are in the gap.
+        """A transaction that commits, and one that does not: a process dies when they are in the gap.
 
         Where only one can be in it, the other one is on its way there. Returns what is wrong in the end.
         """
@@ -183,7 +183,7 @@ class Shop:
         return found
 
     async def _all_has_ended(self) -> bool:
-        """No transaction is open, and all that the broker has written is on disk: before that nobody can read it."""
+        """No transaction is open, and all that the broker has written is on disk: before that it cannot be read."""
         (address,) = self.cluster.broker_addresses
         if (await self.admin.list_transactions()).transactions:
             return False

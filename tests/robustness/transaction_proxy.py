@@ -29,7 +29,7 @@ LOST = (grpc.StatusCode.UNAVAILABLE, "the answer is lost")
 
 
 class TransactionProxy(grpc.GenericRpcHandler):
-    """One name server and one broker behind it. `gaps` says where to stop; whoever arms one, releases it."""
+    """One name server and one broker behind it. `gaps` says where to stop; the test that arms one releases it."""
 
     def __init__(self, name_server: str, broker: str) -> None:
         self.gaps = Gaps()

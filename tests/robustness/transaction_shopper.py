@@ -30,7 +30,7 @@ CONFIG = ClientConfig(poll_name_server_interval_s=0.5, reconnect_backoff_min_s=0
 
 
 def say(**line: Any) -> None:
-    """One line to whoever has started us."""
+    """One line to the parent process."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -105,7 +105,7 @@ class TransactionWorld:
         """A transaction whose sender stands still in a gap, until `release`."""
         await self._need_client()
         if gap is Gap.INSIDE:
-            await self.release()  # nobody else comes so far while the database is locked
+            await self.release()  # no other task comes so far while the database is locked
         stop = self.gaps.arm(gap)
         self._begin(plan)
         await self._until_reached(stop)
@@ -140,7 +140,7 @@ class TransactionWorld:
     async def cross(
         self, gap: Gap, crash: Crash, plan: Plan, *, down_s: float, silently: bool, comes_back: bool
     ) -> None:
-        """A transaction comes into the gap, and then somebody dies. The broker is there again after `down_s`."""
+        """A transaction comes into the gap, and then a process dies. The broker is there again after `down_s`."""
         await self._need_client()
         if gap.needs_database:
             await self.release()
@@ -286,7 +286,7 @@ class TransactionWorld:
         ]
 
     async def _end_all_again(self) -> None:
-        """Whatever anybody says of a transaction that has ended, it has ended as it has."""
+        """Whatever is said of a transaction that has ended, it has ended as it has."""
         for id_, committed in sorted(self.model.ended_transactions(self._database.outcomes()).items()):
             for state in (pb.COMMIT_MESSAGE, pb.ROLLBACK_MESSAGE):
                 request = pb.EndTransactionRequest(producer_group=GROUP, transaction_id=id_, state=state)
@@ -315,7 +315,7 @@ class TransactionWorld:
 
     async def _until_reached(self, stop: Stop) -> None:
         if not await self._until(lambda: stop.reached, REACHED_S_MAX):
-            raise InvariantError(f"nobody came to this gap in {REACHED_S_MAX:.0f} s: {stop.gap.value}")
+            raise InvariantError(f"no task came to this gap in {REACHED_S_MAX:.0f} s: {stop.gap.value}")
 
     def _client(self, name: str) -> Client:
         """The client of this name, which is not one of the living any more."""
@@ -360,7 +360,7 @@ class TransactionWorld:
             attempt.crashes += attempt in concerned or attempt.transaction_id in open_ids
 
     def _bury(self) -> None:
-        """Forget the attempts that have ended, and raise what nobody expected of them."""
+        """Forget the attempts that have ended, and raise their unexpected errors."""
         for task in [task for task in self._sending if task.done()]:
             del self._sending[task]
             if not task.cancelled():

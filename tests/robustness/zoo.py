@@ -187,7 +187,7 @@ def check_green(bugs: Sequence[Bug], cores: int) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """The zoo and who caught whom."""
+    """The zoo, and the tests that caught its bugs."""
     made = Table("no.", "bug", "red test, or what is wrong", "s")
     for verdict in verdicts:
         red = next(iter(verdict.red), "").rpartition("::")[2]

@@ -226,7 +226,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "19",
         "forged slave ack > master (#3015)",
-        "nobody compares what a slave acknowledges with the end of the log",
+        "what a slave acknowledges is not compared with the end of the log",
         (
             Edit(IN_SYNC, "        if log_offset > log_end:\n", "        if log_offset > log_end and False:\n"),
             Edit(
@@ -708,7 +708,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "75",
         "a sink's producers evict live ones",
-        "whoever was silent longest is evicted, also while it is live",
+        "the producer that was silent longest is evicted, also while it is live",
         f"{BROKER}/core/producer_table.py",
         "            if self._is_live(numbers, now_ms):\n",
         "            if not self._pairs:\n",
@@ -785,7 +785,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "79",
         "new messages come in another order, and one never, after messages were lost",
-        "nobody compares the version of progress that a pull names",
+        "the version of progress that a pull names is not compared",
         f"{BROKER}/processor/consuming.py",
         "known is None or known.version == version",
         "True",
@@ -824,7 +824,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "83",
         "a message that is sent back to a replaced master is lost with it",
-        "nobody compares the version that a send back names",
+        "the version that a send back names is not compared",
         f"{BROKER}/processor/producing.py",
         "version is not None and progress is not None and not progress.has_renewals_of(version)",
         "False",
@@ -843,7 +843,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "85",
         "a former master drops its log for a broker that has never followed it",
-        "epoch 1.1 at offset 0 is the same epoch, whoever began it",
+        "epoch 1.1 at offset 0 is the same epoch, whichever broker began it",
         f"{BROKER}/replication/following.py",
         "are_strangers = self._anew_at is None and self.first_master_id",
         'are_strangers = self._anew_at is None and "" and self.first_master_id',
@@ -862,7 +862,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "87",
         "a slave is promoted for records that it is about to lose",
-        "nobody asks whether a cut is pending",
+        "a pending cut is not checked",
         f"{BROKER}/replication/node.py",
         "    if node.file.state.cut is not None:\n",
         "    if False:\n",

@@ -104,7 +104,7 @@ CHECKED = (
 )
 RETRY = Seen(BROKER, f"wait %RETRY%{PAYMENT_HANDLER}")
 GIVEN_UP = (
-    # The message that nobody understands is sent by a stranger, in the context that the order keeps.
+    # The unreadable message is sent by another program, in the context that the order keeps.
     Step(Seen(ORDERS, "POST /orders"), Seen(ORDERS, "process payment-events", PAYMENT_HANDLER)),
     Step(Seen(ORDERS, "POST /orders"), Seen(ORDERS, "send back payment-events", PAYMENT_HANDLER)),
     Step(Seen(ORDERS, "POST /orders"), RETRY),

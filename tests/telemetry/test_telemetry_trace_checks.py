@@ -75,14 +75,14 @@ def test_a_trace_that_jaeger_has_not_got_yet_is_no_trace() -> None:
 @pytest.mark.parametrize(
     ("spans", "sentence"),
     [
-        ([*WHOLE[:2], WHOLE[3]], "payments: process order-events has a parent that nobody has told of"),
+        ([*WHOLE[:2], WHOLE[3]], "payments: process order-events has a parent that was not received"),
         ([*WHOLE, span(5, 0, "payments", "POST /payments")], "2 roots: orders: POST /orders, payments: POST /payments"),
         (WHOLE[1:], "0 roots: none"),
         ([*WHOLE, replace(span(5, 1, "orders", "x"), trace_id=OTHER)], "these are 2 traces"),
         ([*WHOLE, WHOLE[1]], "a span is there twice"),
         (
             [*WHOLE[:3], replace(WHOLE[3], links=[(TRACE, 16 * "f")])],
-            "payments: process order-events is linked with a span of its trace that nobody has told of",
+            "payments: process order-events is linked with a span of its trace that was not received",
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_link_into_another_trace_is_followed_where_that_trace_is_known() -> No
     assert disconnections(linked) == []
     assert disconnections(linked, [there]) == []
     (found,) = disconnections(linked, [replace(there, span_id=16 * "2")])
-    assert found == "payments: process order-events is linked with a span elsewhere that nobody has told of"
+    assert found == "payments: process order-events is linked with a span elsewhere that was not received"
 
 
 @pytest.mark.parametrize(

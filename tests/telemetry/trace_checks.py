@@ -1,4 +1,4 @@
-"""What holds for the trace of an order, said of a neutral list of spans: whoever has collected them.
+"""What holds for the trace of an order, said of a neutral list of spans, whatever has collected them.
 
 check_life(receiver.trace(trace_id), CLOSED_ORDER)
 check_life(spans_of_jaeger(answer.json()), CLOSED_ORDER)
@@ -101,14 +101,14 @@ def disconnections(spans: Sequence[ReceivedSpan], others: Sequence[ReceivedSpan]
         found.append(f"{len(roots)} roots: {', '.join(f'{span.service}: {span.name}' for span in roots) or 'none'}")
     for span in spans:
         if span.parent_span_id and span.parent_span_id not in known:
-            found.append(f"{span.service}: {span.name} has a parent that nobody has told of")
+            found.append(f"{span.service}: {span.name} has a parent that was not received")
     elsewhere = {(span.trace_id, span.span_id) for span in others}
     for span in spans:
         for trace_id, span_id in span.links:
             if trace_id in traces and span_id not in known:
-                found.append(f"{span.service}: {span.name} is linked with a span of its trace that nobody has told of")
+                found.append(f"{span.service}: {span.name} is linked with a span of its trace that was not received")
             elif trace_id not in traces and others and (trace_id, span_id) not in elsewhere:
-                found.append(f"{span.service}: {span.name} is linked with a span elsewhere that nobody has told of")
+                found.append(f"{span.service}: {span.name} is linked with a span elsewhere that was not received")
     return found
 
 

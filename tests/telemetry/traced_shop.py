@@ -111,7 +111,7 @@ class TracedShop:
         self._badges = cluster.badges
 
     async def open(self) -> None:
-        """Something is on sale, and a message that nobody understands is given up after one more try."""
+        """Something is on sale, and an unreadable message is given up after one more try."""
         product = {
             "product_id": PRODUCT,
             "name": "A seat",
@@ -127,7 +127,7 @@ class TracedShop:
             )
 
     async def closed(self, order_id: str | None = None) -> str:
-        """Nobody pays."""
+        """No payment comes."""
         order_id = order_id or await self._place("closed")
         await self._until(order_id, "CLOSED")
         return order_id
@@ -183,7 +183,7 @@ class TracedShop:
             async def is_dead() -> bool:
                 try:
                     return bool([letter async for letter in admin.dead_letters(PAYMENT_HANDLER)])
-                except NoRouteError:  # nobody has died yet
+                except NoRouteError:  # no process has died yet
                     return False
 
             await eventually(is_dead, END_MAX_S, "the message is a dead letter", interval_s=0.2)
@@ -242,7 +242,7 @@ class TracedShop:
 
 @contextmanager
 def _write_lock(path: Path) -> Iterator[None]:
-    """Nobody else writes to the database."""
+    """No other process writes to the database."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")

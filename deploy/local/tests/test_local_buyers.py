@@ -50,7 +50,7 @@ def client(
 async def test_request_is_repeated_with_its_key_until_it_has_its_last_word() -> None:
     asked: list[httpx.Request] = []
     answers: list[httpx.Response | Exception] = [
-        httpx.ConnectError("nobody is there"),
+        httpx.ConnectError("nothing listens"),
         problem(503, "queue-unavailable", again=True),
         problem(404, "unknown-order", again=True),
         problem(429, "rate-limited", again=True),

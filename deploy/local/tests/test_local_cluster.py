@@ -86,7 +86,7 @@ async def test_shop_starts_orders_before_payments_and_stops_in_reverse(tmp_path:
         secrets = [path for path in cluster.shop.secrets.folder.iterdir() if path.stat().st_mode & 0o077]
         report = await cluster.stop()
     assert gateway == GatewayBook(captured_minor=0, refunded_minor=0, captures=0, refunds=0)
-    assert secrets == []  # nobody else can read them
+    assert secrets == []  # only their owner can read them
     assert (report.killed, report.failed, report.leftover) == ((), (), ())
 
 

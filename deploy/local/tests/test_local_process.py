@@ -158,7 +158,7 @@ asyncio.run(main())
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has reaped yet does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -198,7 +198,7 @@ async def test_process_that_dies_stays_down_when_that_is_wished(
 
 
 async def died(process: ManagedProcess) -> ProcessDiedError:
-    """What `check` says after somebody else has killed it."""
+    """What `check` says after another process has killed it."""
     os.kill(process.pid, signal.SIGKILL)
     await eventually(lambda: asyncio.sleep(0, not process.running), 10.0, "the end of the process")
     with pytest.raises(ProcessDiedError) as caught:

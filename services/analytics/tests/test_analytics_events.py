@@ -39,7 +39,7 @@ def real_messages() -> list[OutgoingMessage]:
         "p", "o", BUYER, 1000, "CNY", PaymentMethod.CARD, PaymentStatus.CAPTURED, START_MS, captured_at_ms=START_MS
     )
     returned, _ = replace(taken, refund_requested_minor=1000).refunded(1000, START_MS)
-    refund = Refund("r", "p", 1000, "CNY", "order-cancelled", "somebody", START_MS, refunded_at_ms=None)
+    refund = Refund("r", "p", 1000, "CNY", "order-cancelled", "op-1", START_MS, refunded_at_ms=None)
     return [
         order_events.created(order),
         order_events.paid(paid),

@@ -388,7 +388,7 @@ def test_generated_timers_name_the_records_that_waited(generated: tuple[DataFram
     )
     both = waiting.join(delivered, ["key", "broker", "position"])
     counts = [frame.count() for frame in (waiting, delivered, both, both.where("storeTimestamp >= due_at"))]
-    assert counts == [298] * 4  # the two orders that nobody created have none
+    assert counts == [298] * 4  # the two orders that were never created have none
 
 
 def test_generated_bodies_are_what_the_services_write(generated: tuple[DataFrame, DataFrame]) -> None:

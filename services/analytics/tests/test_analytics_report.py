@@ -90,7 +90,7 @@ def found() -> dict[str, Any]:
 
 
 def empty() -> dict[str, Any]:
-    """Of a queue in which nobody has ordered anything."""
+    """Of a queue without orders."""
     nothing: dict[str, Any] = {"count": 0, "curve": []}
     over: dict[str, Any] = {"bucket_s": 1, "points": []}
     return document(

@@ -32,7 +32,7 @@ async def process(folder: Path, *arguments: str, **variables: str) -> AsyncItera
         "GATEWAY_LISTEN": "127.0.0.1:0",
         "GATEWAY_API_KEY": KEY,
         "GATEWAY_WEBHOOK_SECRET": SECRET,
-        "GATEWAY_WEBHOOK_URL": "http://127.0.0.1:1/",  # nobody listens on port 1
+        "GATEWAY_WEBHOOK_URL": "http://127.0.0.1:1/",  # nothing listens on port 1
     }
     async with service_process(
         "sandbox_gateway", folder, environment | variables, *arguments, prefix="GATEWAY_", name="gateway"

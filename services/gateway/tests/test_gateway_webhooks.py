@@ -108,7 +108,7 @@ async def test_a_late_event_waits_as_long_as_was_said(new_database_url: NewDatab
         await gateway.charge("p")
         await gateway.pass_time(2.999)
         assert receiver.taken == []
-        assert (await gateway.charge("p")).json()["status"] == "captured", "whoever asks knows it before"
+        assert (await gateway.charge("p")).json()["status"] == "captured", "a request shows it before"
         await gateway.pass_time(0.001)
     assert told(receiver) == ["charge.captured p"]
 

@@ -1,5 +1,5 @@
-"""Who may do what: every route of the OpenAPI document, asked by nobody, by somebody without the scope, by another
-buyer, and by whoever may. A route that is not in the table fails the test.
+"""Access: every route of the OpenAPI document, asked without a token, without the scope, by another buyer, and with
+access. A route that is not in the table fails the test.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def serving(folder: Path) -> Any:
 async def ask(
     orders: RunningOrders, route: Route, subject: str | None, *scopes: str, order_id: str = "no-such-order"
 ) -> httpx.Response:
-    """The route, asked by somebody with exactly these scopes, or by nobody."""
+    """The route, asked with a token of exactly these scopes, or without one."""
     headers = {"Idempotency-Key": "k", "traceparent": TRACE}
     if subject is not None:
         headers["Authorization"] = f"Bearer {orders.application.tokens.issue(subject, scopes)}"

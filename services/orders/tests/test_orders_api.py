@@ -238,7 +238,7 @@ async def test_a_buyer_lists_own_orders_only_whatever_is_asked_for(new_database_
             assert sorted(order["order_id"] for order in page["items"]) == sorted(one["order_id"] for one in mine)
         others = await get(orders, "/orders", "buyer", "buyer-1", buyer_id="buyer-2")
         assert others == {"items": [], "next_cursor": None}
-        # A cursor of somebody else's list opens nothing either.
+        # A cursor of another buyer's list opens nothing either.
         cursor = (await get(orders, "/orders", limit=1))["next_cursor"]
         page = await get(orders, "/orders", "buyer", "buyer-1", cursor=cursor)
         assert {order["buyer_id"] for order in page["items"]} <= {"buyer-1"}
@@ -295,7 +295,7 @@ async def test_a_command_is_carried_out_in_the_state_that_its_tag_names_or_not_a
         done = await command(orders, order.order_id, name, role, if_match=f"{other}, {tag}")
         assert done.status_code == 200
         assert done.headers["ETag"] == other
-        # Nobody's tag opens what somebody may not see.
+        # No tag opens an order that its caller may not see.
         if role == "buyer":
             stranger = orders.headers("buyer", "buyer-2") | {"If-Match": f"{other}, {tag}"}
             assert (await orders.http.post(f"/orders/{order.order_id}/{name}", headers=stranger)).status_code == 404

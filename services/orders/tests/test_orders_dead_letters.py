@@ -48,12 +48,12 @@ async def test_a_page_is_all_that_is_read_of_many(request: pytest.FixtureRequest
 
 async def test_a_queue_that_is_away_is_said_to_be(request: pytest.FixtureRequest) -> None:
     with pytest.raises(QueueUnreachableError):
-        await MqDeadLetters("memory://nobody", GROUPS, RealClock()).open_letters()
+        await MqDeadLetters("memory://unknown", GROUPS, RealClock()).open_letters()
 
 
 async def test_a_queue_that_says_nothing_is_not_waited_for_for_ever() -> None:
     clock = SimClock()
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and nobody answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and no answer comes
         url = f"mq://127.0.0.1:{silent.getsockname()[1]}"
         asking = asyncio.ensure_future(MqDeadLetters(url, GROUPS, clock).open_letters())
         while not asking.done():

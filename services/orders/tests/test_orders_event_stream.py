@@ -122,7 +122,7 @@ async def test_streams_are_for_whoever_may_see_the_order(new_database_url: NewDa
         await orders.add_product()
         path = f"/orders/{(await orders.place('k')).order_id}/events"
         assert (await orders.http.get(path)).status_code == 401
-        other = await orders.http.get(path, headers=orders.headers("buyer", "somebody-else"))
+        other = await orders.http.get(path, headers=orders.headers("buyer", "another-buyer"))
         ghost = await orders.http.get("/orders/ghost/events", headers=orders.headers())
         for answer in (other, ghost):
             assert (answer.status_code, answer.json()["type"]) == (404, "urn:hourglass:problem:unknown-order")

@@ -104,7 +104,7 @@ async def test_a_message_that_comes_twice_or_late_is_no_change(new_database_url:
             orders.application.feed.tell(order.order_id)
             await follower.reads(OrderStatus.PENDING_PAYMENT, None)  # not more than a sign of life
             follower.seen.pop()
-        orders.application.feed.tell("an order that nobody follows")
+        orders.application.feed.tell("an order without followers")
         orders.application.feed.close()
         await follower.task
         assert follower.seen == [OrderStatus.PENDING_PAYMENT]
@@ -117,7 +117,7 @@ async def test_nobody_follows_an_order_that_he_may_not_see(new_database_url: New
         feed = orders.application.feed
         for order_id in (order.order_id, "ghost"):
             with pytest.raises(UnknownOrderError):
-                await feed.open(order_id, caller("buyer", "somebody-else"))
+                await feed.open(order_id, caller("buyer", "another-buyer"))
         assert feed.open_streams == 0
         (await feed.open(order.order_id, SELLER)).close()
 

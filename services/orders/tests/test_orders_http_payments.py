@@ -1,4 +1,4 @@
-"""Payments as the pages call it: what is sent, for whom, and what becomes of each kind of answer."""
+"""Payments as the pages call it: the requests, their tokens, and each kind of answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_payment_is_asked_for_in_the_buyers_name_with_the_forms_key() ->
         "method": "card",
     }
     token = request.headers["Authorization"].removeprefix("Bearer ")
-    assert wire.tokens.verify(token) == BUYER  # with his scopes, and no others
+    assert wire.tokens.verify(token) == BUYER  # with the buyer's scopes, and no others
     await wire.clock.advance(120)
     with pytest.raises(Exception, match="expired"):
         wire.tokens.verify(token)

@@ -81,7 +81,7 @@ class Shop:
         self.units: SteppedUnits[UnitOfWork] = SteppedUnits(units)
         self.queue = RecordingPublisher()
         self.clock = SimClock()
-        # A hold is taken a moment before the order is due: everybody else comes afterwards.
+        # A hold is taken a moment before the order is due: all others come afterwards.
         earlier = SimClock(wall_ms=self.clock.wall_ms() - 1)
         self.hold_order = HoldOrder(self.units, earlier, HoldLimits())
         self.hold_briefly = HoldOrder(self.units, earlier, HoldLimits(lifetime_ms=0))
@@ -180,13 +180,14 @@ class Shop:
             winners.add("pay late")  # itself, or the timer that has asked for it
         assert Counter(reasons) == Counter(REASON_OF[name] for name in winners)
         assert all(is_right_for_a_loser(name, result) for name, result in results.items() if name not in winners)
-        assert reasons, "nobody decided the order"
+        assert reasons, "the order was not decided"
         places = {OrderStatus.CLOSED: (STOCK, 0, 0)}
         stock = product.available, product.reserved, product.sold
         assert stock == places.get(final.status, (STOCK - UNITS, 0, UNITS))
         arrived = {name for name, result in results.items() if isinstance(result, PaymentOutcome)}
         self.check_messages(final, reasons, {payment_of(name, order) for name in arrived})
-        # Whoever holds the order gets it: no money is taken for an order that closes under the payment's hands.
+        # The payment that holds the order gets it: no money is taken for an order that closes under the payment's
+        # hands.
         assert results.get("hold and pay") is not PaymentOutcome.REFUND_REQUESTED
         # Nor does it expire while payments may have the money; only people close it once the hold is over.
         assert ChangeReason.EXPIRED not in reasons or not isinstance(results.get("pay late"), PaymentOutcome)

@@ -240,7 +240,7 @@ async def test_the_order_of_another_buyer_is_answered_as_one_that_does_not_exist
             with pytest.raises(UnknownOrderError) as refused:
                 await attempt
             assert str(refused.value) == str(unknown.value).replace("ghost", order.order_id)
-        # Versions are not told either: whoever may not see the order does not learn that a version is wrong.
+        # Versions are not told either: a caller that may not see the order does not learn that a version is wrong.
         for version in (None, 99):
             with pytest.raises(UnknownOrderError):
                 await command(orders, order, STRANGER, version)

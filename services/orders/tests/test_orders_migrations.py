@@ -215,10 +215,10 @@ async def test_the_schema_takes_what_may_be(new_database_url: NewDatabaseUrl, st
         order("CLOSED", closed_at_ms="4", payment_id="'p'"),
         order("PENDING_PAYMENT", payment_id="'p'", paid_at_ms="3"),
         order("PENDING_PAYMENT", version="0"),
-        "INSERT INTO refund_requests VALUES ('p', 'nobody', 1, 'CNY', 'order-closed', 1)",
+        "INSERT INTO refund_requests VALUES ('p', 'unknown', 1, 'CNY', 'order-closed', 1)",
         "INSERT INTO mq_transaction VALUES ('t', 'MAYBE', 1)",
-        "INSERT INTO order_lines VALUES ('nobody', 1, 'nothing', 1, 1)",
-        "INSERT INTO order_history VALUES (1, 'nobody', NULL, 'SHIPPED', 'paid', 1, 'actor', NULL)",
+        "INSERT INTO order_lines VALUES ('unknown', 1, 'nothing', 1, 1)",
+        "INSERT INTO order_history VALUES (1, 'unknown', NULL, 'SHIPPED', 'paid', 1, 'actor', NULL)",
     ],
 )
 async def test_the_schema_itself_refuses_what_must_never_be(new_database_url: NewDatabaseUrl, statement: str) -> None:

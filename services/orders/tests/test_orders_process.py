@@ -20,12 +20,12 @@ from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
 
-NO_QUEUE = "mq://127.0.0.1:1"  # nobody listens on port 1
+NO_QUEUE = "mq://127.0.0.1:1"  # nothing listens on port 1
 
 
 def http_of(port: int) -> httpx.AsyncClient:
-    """Requests of somebody who is buyer and seller in one."""
-    token = Tokens(AUTH_KEYS, RealClock()).issue("somebody", SCOPES)
+    """Requests of a caller that is buyer and seller in one."""
+    token = Tokens(AUTH_KEYS, RealClock()).issue("trader", SCOPES)
     return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"})
 
 

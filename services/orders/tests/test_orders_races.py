@@ -35,7 +35,7 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def is_expected(result: object) -> bool:
-    """A win, or the right answer to whoever has lost."""
+    """A win, or the right answer to the loser."""
     return isinstance(result, Order | PaymentOutcome | ExpiryOutcome | StatusChangedError | IllegalTransitionError)
 
 

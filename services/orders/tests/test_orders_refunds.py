@@ -61,7 +61,7 @@ async def test_an_order_whose_money_went_back_in_full_cannot_be_shipped(new_data
         assert (closed.status, closed.payment_id, closed.version) == (OrderStatus.CLOSED, "payment-1", 3)
         assert (await orders.history(order.order_id))[-1].reason is ChangeReason.REFUNDED
         assert stock(await orders.product()) == (10, 0, 0)
-        # The money is back: nobody is asked for it, and the payment that comes again changes nothing.
+        # The money is back: it is not asked for, and the payment that comes again changes nothing.
         (told,) = orders.publisher.messages
         assert (told.tag, json.loads(told.body)["reason"]) == ("closed", "refunded")
         await tell(orders, refunded(order))

@@ -33,7 +33,7 @@ ALLOWED = {
     ("SHIPPED", "received"): "COMPLETED",
     ("SHIPPED", "completed-automatically"): "COMPLETED",
 }
-ORIGIN = Origin("somebody", 7, "a trace")
+ORIGIN = Origin("caller", 7, "a trace")
 PAYMENT = Payment("payment-2", "o", 100, "CNY", 6)
 
 
@@ -87,7 +87,7 @@ def test_every_pair_of_status_and_reason_follows_the_table(status: OrderStatus, 
     assert changed.completed_at_ms == (7 if expected == "COMPLETED" else None)
     kept = (order.payment_id, order.paid_at_ms)
     assert (changed.payment_id, changed.paid_at_ms) == (("payment-2", 6) if reason == "paid" else kept)
-    assert change == StatusChange("o", status, OrderStatus(expected), reason, 7, "somebody", "a trace")
+    assert change == StatusChange("o", status, OrderStatus(expected), reason, 7, "caller", "a trace")
     assert changed.as_placed() == order_with()
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: every route with every kind of caller, and nobody learns of what is not theirs."""
+"""Access: every route with every kind of caller; no caller learns of what is not theirs."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ async def test_each_route_lets_its_roles_in_and_nobody_else(
     async with running_payments(new_database_url("payments")) as payments:
         payment = await paid(payments)
         path = path.replace("{payment_id}", payment.payment_id).replace("{refund_id}", "r")
-        nobody = await ask(payments, method, path, payload, {})
-        assert (nobody.status_code, nobody.json()["type"]) == (401, "urn:hourglass:problem:unauthenticated")
+        anonymous = await ask(payments, method, path, payload, {})
+        assert (anonymous.status_code, anonymous.json()["type"]) == (401, "urn:hourglass:problem:unauthenticated")
         forged = await ask(payments, method, path, payload, {"Authorization": "Bearer x.y.z"})
         assert forged.status_code == 401
         for role in ("buyer", "seller", "operator"):
@@ -95,11 +95,11 @@ async def test_somebody_elses_payment_is_answered_as_one_that_is_not_there(
         of_another = await ask(
             payments, method, path.format(payment_id=payment.payment_id, refund_id="r"), payload, headers
         )
-        of_nobody = await ask(payments, method, path.format(payment_id="ghost", refund_id="r"), payload, headers)
-        assert (of_another.status_code, of_nobody.status_code) == (404, 404)
+        of_ghost = await ask(payments, method, path.format(payment_id="ghost", refund_id="r"), payload, headers)
+        assert (of_another.status_code, of_ghost.status_code) == (404, 404)
         hidden = {"trace_id": None, "detail": None, "payment_id": None}
-        assert of_another.json() | hidden == of_nobody.json() | hidden
-        assert of_another.json()["detail"] == of_nobody.json()["detail"].replace("ghost", payment.payment_id)
+        assert of_another.json() | hidden == of_ghost.json() | hidden
+        assert of_another.json()["detail"] == of_ghost.json()["detail"].replace("ghost", payment.payment_id)
         assert (await payments.payment(payment.payment_id)).refund_requested_minor == 0
 
 

@@ -104,7 +104,7 @@ def is_pending(gateway: ScriptedGateway, its_id: str) -> bool:
 
 
 async def settle(payments: RunningPayments) -> None:
-    """The queue is back, the gateway decides everything, and whoever asks is answered."""
+    """The queue is back, the gateway decides everything, and every request is answered."""
     payments.queue.is_down = False
     gateway = payments.scripted
     gateway.script.clear()

@@ -44,7 +44,7 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
         calls = payments.scripted.calls
         assert await payments.application.resumer.resume() == 0
         await payments.request_refund(payment)
-        assert payments.scripted.calls == calls  # nobody asks the gateway again by himself
+        assert payments.scripted.calls == calls  # the gateway is not asked again by itself
         assert (await payments.http.get("/health/ready")).status_code == 200
         assert (await payments.get("/statistics")).json()["refunds"] == {"REQUESTED": 0, "FAILED": 1, "REFUNDED": 0}
         (shown,) = (await payments.get("/refunds?status=FAILED")).json()["items"]
@@ -52,7 +52,7 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
         assert (await payments.get("/refunds?status=REFUNDED")).json()["items"] == []
         async with payments.application.units.snapshot() as unit:
             assert await unit.refunds.count_failed() == 1
-        # What was asked for stays asked for: nobody gives the same money back in another way.
+        # What was asked for stays asked for: the same money is not given back in another way.
         assert (await payments.payment(payment.payment_id)).refundable_minor == 0
 
 
@@ -116,7 +116,7 @@ async def test_what_the_gateway_tells_after_all_counts(new_database_url: NewData
 async def test_what_is_not_there_cannot_be_tried_again(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment = await failed(payments)
-        status, body = await retry(payments, payment, "refund-nobody")
+        status, body = await retry(payments, payment, "refund-unknown")
         assert (status, body["type"]) == (404, "urn:hourglass:problem:unknown-refund")
         await payments.open_order("order-2")
         other = (await payments.pay("k2", "order-2")).payment

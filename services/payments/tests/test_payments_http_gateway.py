@@ -278,7 +278,7 @@ async def test_a_connection_is_used_again() -> None:
 
 
 async def test_a_gateway_that_is_not_there_is_unavailable() -> None:
-    gateway = HttpGateway("http://127.0.0.1:1", "key")  # nobody listens on port 1
+    gateway = HttpGateway("http://127.0.0.1:1", "key")  # nothing listens on port 1
     with pytest.raises(GatewayUnavailableError, match="ConnectError"):
         await gateway.charge(REQUEST)
     await gateway.close()

@@ -47,7 +47,7 @@ class SlowWire(httpx.AsyncBaseTransport):
         return await self.inner.handle_async_request(request)
 
     async def arrive(self) -> None:
-        """What was kept comes to the gateway now; nobody waits for its answers."""
+        """What was kept comes to the gateway now; its answers are not awaited."""
         for request in self.kept:
             assert (await self.inner.handle_async_request(request)).status_code == 202
 
@@ -135,7 +135,7 @@ async def test_a_capture_that_comes_after_the_end_is_booked_told_and_goes_back(
         assert (await world.payments.payment(payment.payment_id)).status is PaymentStatus.CAPTURED
         (told,) = world.payments.told(events.SUCCEEDED_TAG)
         assert json.loads(told.body)["payment_id"] == payment.payment_id
-        # The buyer is told the truth too, whoever asks again.
+        # The buyer is told the truth too, with each repeated request.
         answer = await world.payments.post_payment("key")
         assert (answer.status_code, answer.json()["status"]) == (201, "CAPTURED")
         await world.refund_as_orders_asks(payment.payment_id)

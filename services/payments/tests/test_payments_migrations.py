@@ -84,7 +84,7 @@ def payment_row(
         payment_row("REFUNDED", "2, NULL, NULL"),
         payment_row("DECLINED", "NULL, NULL, NULL"),
         payment_row("DECLINED", "NULL, NULL, 'no'", overruled="'no'"),
-        "INSERT INTO payment_history VALUES (1, 'nobody', NULL, 'CREATED', 'requested', 1)",
+        "INSERT INTO payment_history VALUES (1, 'unknown', NULL, 'CREATED', 'requested', 1)",
         payment_row("CAPTURED", "2, NULL, NULL", sums="1, 1"),
         payment_row("CAPTURED", "2, NULL, NULL", sums="2, 0"),
         payment_row("CAPTURED", "2, NULL, NULL", sums="-1, -1"),
@@ -92,7 +92,7 @@ def payment_row(
         payment_row("REFUNDED", "2, 3, NULL", sums="1, 0"),
         payment_row("PARTIALLY_REFUNDED", "2, NULL, NULL", sums="0, 0"),
         payment_row("PARTIALLY_REFUNDED", "NULL, NULL, NULL", amount_minor=2, sums="1, 1"),
-        "INSERT INTO refunds VALUES ('r', 'nobody', 1, 'CNY', 'why', 'who', 1, 'REQUESTED', NULL, NULL)",
+        "INSERT INTO refunds VALUES ('r', 'unknown', 1, 'CNY', 'why', 'who', 1, 'REQUESTED', NULL, NULL)",
         "INSERT INTO gateway_events VALUES ('e', 'charge.lost', 1, 1, 'p', NULL, 'o', 1, 'CNY', NULL, 'HANDLED', NULL)",
         "INSERT INTO gateway_events VALUES"
         " ('e', 'refund.refunded', 1, 1, 'p', NULL, 'o', 1, 'CNY', NULL, 'HANDLED', NULL)",

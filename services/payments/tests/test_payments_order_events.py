@@ -51,7 +51,7 @@ async def test_an_order_that_closed_before_it_was_heard_of_stays_closed(new_data
     async with running_payments(new_database_url("payments")) as payments:
         await payments.tell(order_event(CLOSED, **without_terms))
         assert await known(payments) == PayableOrder("order-1", PayableStatus.CLOSED, None)
-        # Whose it was, nobody knows: so nobody is told that it was there.
+        # Its buyer is unknown: so no caller is told that it was there.
         assert (await payments.post_payment("k")).json()["type"].endswith("unknown-order")
         await payments.tell(order_event(CREATED))
         assert await known(payments) == PayableOrder("order-1", PayableStatus.CLOSED, TERMS)
@@ -110,7 +110,7 @@ def test_a_body_that_is_no_json_object_is_malformed(body: bytes) -> None:
 async def test_whoever_sees_all_payments_is_told_what_was_heard_of_orders(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.tell(order_event(CREATED), order_event(CREATED, "order-2"), order_event(CLOSED, "order-2"))
-        answer = await payments.get("/payable-orders?order_id=order-2&order_id=nobody&order_id=order-1")
+        answer = await payments.get("/payable-orders?order_id=order-2&order_id=unknown&order_id=order-1")
         assert answer.json() == {
             "items": [{"order_id": "order-1", "status": "OPEN"}, {"order_id": "order-2", "status": "CLOSED"}]
         }

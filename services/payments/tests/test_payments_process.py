@@ -20,7 +20,7 @@ from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
 
-NO_QUEUE = "mq://127.0.0.1:1"  # nobody listens on port 1
+NO_QUEUE = "mq://127.0.0.1:1"  # nothing listens on port 1
 NO_GATEWAY = "http://127.0.0.1:1"
 PAYMENT = {"order_id": "o", "amount_minor": 1, "currency": "CNY", "method": "card"}
 KEYS = (("first", "k" * 40),)
@@ -32,7 +32,7 @@ SECRETS = {
 
 
 def http_of(port: int, role: str = "buyer") -> httpx.AsyncClient:
-    token = Tokens(KEYS, RealClock()).issue("somebody", ROLES[role])
+    token = Tokens(KEYS, RealClock()).issue("caller", ROLES[role])
     return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"})
 
 

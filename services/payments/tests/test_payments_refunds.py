@@ -175,7 +175,7 @@ async def test_parts_and_the_whole_at_the_same_moment_are_together_never_more_th
                 assert await process.application.resumer.resume() == 0
         made = [result for result in results if result is not None]
         assert len(made) <= 3
-        # Whoever came first, orders has had the rest: everything is back, and nothing twice.
+        # Whichever came first, orders has had the rest: everything is back, and nothing twice.
         assert (await one.payment(payment.payment_id)).status is PaymentStatus.REFUNDED
         await check_sums(one, payment.payment_id, TOTAL_MINOR)
 

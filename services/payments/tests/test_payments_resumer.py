@@ -142,7 +142,7 @@ async def test_a_payment_that_another_process_left_is_found_without_a_restart(ne
         await payments.open_order()
         payments.scripted.script = [Step.FAIL_AFTER]
         async with running_payments(url, gateway=payments.gateway, queue=payments.queue, seed=2) as dying:
-            await dying.pay("k")  # nobody rings in the first process
+            await dying.pay("k")  # no wake-up in the first process
         assert await advance_until_told(payments, SUCCEEDED) >= SILENCE_S
 
 

@@ -35,7 +35,7 @@ class Door:
 
     async def deliver(self, body: bytes) -> None:
         if self.http is None:
-            raise DeliveryError("nobody is there yet")
+            raise DeliveryError("nothing listens yet")
         headers = {SIGNATURE_HEADER: signature([WEBHOOK_SECRET], body, self.clock.wall_ms() // 1000)}
         answer = await self.http.post("/webhooks/gateway", content=body, headers=headers)
         if answer.status_code != 200:

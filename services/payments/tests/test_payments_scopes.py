@@ -64,7 +64,7 @@ def serving(folder: Path) -> Any:
 async def ask(
     payments: RunningPayments, route: Route, subject: str, *scopes: str, payment_id: str = ""
 ) -> httpx.Response:
-    """The route, asked by somebody with exactly these scopes."""
+    """The route, asked with a token of exactly these scopes."""
     token = payments.application.tokens.issue(subject, scopes)
     headers = {"Idempotency-Key": "k", "Authorization": f"Bearer {token}"}
     path = route.path.format(payment_id=payment_id, refund_id="r")
@@ -72,7 +72,7 @@ async def ask(
 
 
 async def paid_by_owner(payments: RunningPayments) -> str:
-    """The id of a captured payment of OWNER's; another order of his can be paid."""
+    """The id of a captured payment of OWNER's; another order of theirs can be paid."""
     for order_id in ("order-1", "order-new"):
         await payments.open_order(order_id, buyer_id=OWNER)
     return (await payments.pay("key of the owner")).payment.payment_id

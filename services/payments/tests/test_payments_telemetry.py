@@ -1,4 +1,4 @@
-"""Money moves in its order's trace, whoever moves it; and what is counted of payments."""
+"""Money moves in its order's trace, whatever moves it; and what is counted of payments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_webhook_a_question_and_a_refund_are_in_the_trace_of_the_order(
         done = [named(recorder, name) for name in ("ask for payment", "receive event", "refund payment")]
         links = [len(span.links) for span in done]
     assert {span.trace_id for span in done} == {trace_id}
-    assert links == [0, 1, 1]  # nobody has asked the resumer to ask
+    assert links == [0, 1, 1]  # no request made the resumer ask
     assert telemetry.names.REFUND_ID in done[2].attributes
 
 

@@ -303,7 +303,7 @@ async def test_a_commit_that_says_it_failed_and_did_not_is_found_by_the_queues_c
         await payments.open_order()
         monkeypatch.setattr(SqlUnitOfWork, "commit", commit_and_fail_the_second)
         paid = await payments.pay("k")
-        assert paid.payment.status is PaymentStatus.CREATED  # as far as anybody knows
+        assert paid.payment.status is PaymentStatus.CREATED  # as far as is known
         assert await payments.application.resumer.resume() == 0
         assert payments.told(SUCCEEDED) == []
         await payments.check_back()

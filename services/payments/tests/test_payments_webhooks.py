@@ -190,15 +190,15 @@ async def test_a_webhook_of_an_unknown_payment_is_kept_for_a_person(new_database
     async with running_payments(new_database_url("payments")) as payments:
         payment_id = await pending(payments)
         event = payments.scripted.decide(payment_id)
-        assert status_of(await payments.webhook(event, charge_id="nobody's")) == REFUSED
+        assert status_of(await payments.webhook(event, charge_id="unknown's")) == REFUSED
         statistics = (await payments.get("/statistics")).json()
         assert statistics["gateway_events"] == {HANDLED: 0, REPEATED: 0, REFUSED: 1}
         assert statistics["refused_events"] == [
             {
                 "event_id": event["event_id"],
                 "kind": "charge.captured",
-                "payment_id": "nobody's",
-                "reason": '''there is no payment "nobody's"''',
+                "payment_id": "unknown's",
+                "reason": '''there is no payment "unknown's"''',
                 "received_at_ms": payments.clock.wall_ms(),
             }
         ]
@@ -221,7 +221,7 @@ async def test_a_forged_webhook_moves_nothing(new_database_url: NewDatabaseUrl) 
     async with running_payments(new_database_url("payments")) as payments:
         payment_id = await pending(payments)
         body = json.dumps(payments.scripted.decide(payment_id)).encode()
-        forged = await payments.signed(body, secret="a secret that somebody has guessed")
+        forged = await payments.signed(body, secret="a secret that was guessed")
         assert forged.status_code == 401
         assert (await payments.payment(payment_id)).status is PaymentStatus.CREATED
         assert (await credits_of(payments, payment_id), await kept(payments)) == (0, [])
@@ -296,7 +296,7 @@ async def test_events_in_any_order_and_twice_lead_to_one_end(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"refund_id": "nobody's"}, "the payment has no refund"),
+        ({"refund_id": "unknown's"}, "the payment has no refund"),
         ({"amount_minor": 799}, "the refund is of 800, not 799"),
         ({"currency": "EUR"}, "the payment is in CNY, not EUR"),
         ({"order_id": "order-2"}, "the payment is of order 'order-1'"),

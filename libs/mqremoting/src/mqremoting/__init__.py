@@ -31,7 +31,7 @@ and each stream that the peer begins.
 - Whatever one peer can make the other hold or do is bounded by `ConnectionConfig` and `FrameLimits`; beyond a limit it
   is refused with RocketMQ's code and a sentence.
 - All times are of an `osenv.Clock`. Deadlines are not sent: a caller that no longer waits tells the peer, and the
-handler is cancelled.
+  handler is cancelled.
 - `errors.py` has the tree of errors, `config.py` what the frames of streams look like, `codec.py` a frame's bytes, and
   `testing.py` two joined connections with a faulty network between them.
 
