@@ -185,7 +185,7 @@ class TestAnswers:
                 QueueStats(queue_b, 0, 1, stored_ms, len(b.queues["orders", 0][0])),
             ]
             assert (await admin.queue_offsets(queue_a), await admin.queue_offsets(queue_b)) == ((0, 0), (0, 1))
-            with pytest.raises(NoRouteError, match="called 'c'"):
+            with pytest.raises(NoRouteError, match="registered as 'c'"):
                 await admin.queue_offsets(MessageQueue("orders", "c", 0))
 
     async def test_brokers_their_status_and_configuration(self) -> None:

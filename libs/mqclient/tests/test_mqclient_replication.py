@@ -223,7 +223,7 @@ class TestRefused:
         assert pair.requests() == []
 
     async def test_a_name_that_nobody_has(self, pair: Pair) -> None:
-        with pytest.raises(NoRouteError, match="called 'b'"):
+        with pytest.raises(NoRouteError, match="registered as 'b'"):
             await pair.admin.switch_master("b", 1)
 
     @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ class TestLostMaster:
 
     async def test_nobody_is_left(self, pair: Pair) -> None:
         pair.brokers[0].down = pair.brokers[1].down = True
-        with pytest.raises(NoRouteError, match="called 'a'"):
+        with pytest.raises(NoRouteError, match="registered as 'a'"):
             await self.lost(pair)
         with pytest.raises(IllegalStateError, match=f"no replica answers: {B}"):
             await self.lost(pair, B)

@@ -282,7 +282,7 @@ class TestTrouble:
         [
             (
                 {"has_master": False},
-                "only a slave has answered, which does not have it, and no master: no master lives",
+                "only a slave has answered, which does not have it, and no master: no master is registered",
             ),
             ({"master_end": 20}, "the queue has messages up to 19"),
         ],

@@ -84,12 +84,12 @@ class TestStatus:
         self, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def nobody(_: Admin, address: str) -> None:
-            raise BrokerUnreachableError(f"{address}: nobody listens")
+            raise BrokerUnreachableError(f"{address}: nothing listens")
 
         monkeypatch.setattr(Admin, "broker_status", nobody)
         outcome = operator("delayStatus")
         assert (outcome.exit_code, outcome.rows) == (1, [HEAD])
-        assert outcome.stderr == f"mqadmin: broker-a: {ADDRESS}: nobody listens\n"
+        assert outcome.stderr == f"mqadmin: broker-a: {ADDRESS}: nothing listens\n"
 
 
 class TestSend:

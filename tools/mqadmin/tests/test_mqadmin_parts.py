@@ -150,7 +150,7 @@ class TestAskingSeveral:
     ) -> None:
         async def step(broker: ClusterBroker) -> str:
             if broker.broker_name == "b":
-                raise BrokerUnreachableError("nobody listens")
+                raise BrokerUnreachableError("nothing listens")
             return broker.address
 
         answers = await ask_each(BROKERS, step)
@@ -161,13 +161,13 @@ class TestAskingSeveral:
                 "broker_name": "b",
                 "broker_id": 0,
                 "broker_address": "b:1",
-                "error": "nobody listens",
+                "error": "nothing listens",
             }
         ]
         with pytest.raises(typer.Exit) as ended:
             answers.end()
         assert ended.value.exit_code == EXIT_FAILED
-        assert capsys.readouterr().err == "mqadmin: b: nobody listens\n"
+        assert capsys.readouterr().err == "mqadmin: b: nothing listens\n"
 
     async def test_what_the_client_does_not_even_ask_ends_it(self) -> None:
         async def step(_: ClusterBroker) -> None:

@@ -75,10 +75,10 @@ class TestStatus:
         assert slave[-6:] == ["930", "930", "70", "1.5 s", "no", "connected"]
 
     def test_a_slave_that_is_away(self, pair: Pair) -> None:
-        pair.slave.unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nobody listens"))
+        pair.slave.unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nothing listens"))
         pair.slave.admin.replica.epoch = Epoch(9, 0)  # follows no master of a lower epoch
         outcome = pair.operator("haStatus", "-c", "fake")
-        assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: broker-a: nobody listens\n")
+        assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: broker-a: nothing listens\n")
         assert outcome.rows[1][-1] == "1 is away"
         assert outcome.rows[2] == ["broker-a", "1", B, "-", "no answer", *"-------"]
 
