@@ -174,7 +174,7 @@ WAITING = Row(
         ),
         Panel(
             "Half messages",
-            "Open transactions, those that wait for a person, and check-backs a minute.",
+            "Open transactions, those that wait for a person, and checks a minute.",
             (
                 (f"sum(hourglass_transaction_halves{{{BROKER}}})", "open"),
                 (f"sum(hourglass_transaction_parked{{{BROKER}}})", "parked"),

@@ -80,7 +80,7 @@ class ClientInstance:
         self._lifecycle.move(LifecycleEvent.STARTED)
 
     def scheduled_tasks(self) -> tuple[ScheduledTask, ...]:
-        """What the instance does again and again (mechanisms L6-L9)."""
+        """The periodic tasks of the instance (mechanisms L6-L9)."""
         config = self.config
         table = (
             ScheduledTask(
@@ -268,7 +268,7 @@ class ClientInstance:
         self._brokers.heartbeat_answered()
 
     def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
-        """A broker wants something of this client."""
+        """A broker has sent this client a command."""
         self._commands.carry_out(address, response, reply)
 
     # ------------------------------------------------------------------------------------------- scheduled tasks

@@ -1,4 +1,4 @@
-"""What can be set about a client instance, a producer and a push consumer, checked once: by RocketMQ's names.
+"""The configuration of a client instance, a producer and a push consumer, checked once, with RocketMQ's names.
 
 All checks have one wording: what was wrong, and what is allowed.
 """

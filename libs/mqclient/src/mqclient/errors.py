@@ -29,7 +29,7 @@ from mqproto.codes import ResponseCode
 
 
 class MQClientError(Exception):
-    """The root: whatever went wrong in the client."""
+    """The root of the client's errors."""
 
 
 class RetryableError(MQClientError):
@@ -60,7 +60,7 @@ class TooManyRequestsError(RetryableError):
 
 
 class TransactionNotBegunError(RetryableError):
-    """A half message may be stored; its local transaction was not run, so a check-back will roll it back."""
+    """A half message may be stored; its local transaction was not run, so a check will roll it back."""
 
 
 class TransactionTombstonedError(RetryableError):
@@ -84,15 +84,15 @@ class RejectedError(MQClientError):
 
 
 class MessageRejectedError(RejectedError):
-    """The message breaks a rule; the sentence names the rule."""
+    """The message breaks a rule; the message names the rule."""
 
 
 class IllegalGroupError(RejectedError):
-    """The group name breaks a rule; the sentence names the rule."""
+    """The group name breaks a rule; the message names the rule."""
 
 
 class IllegalArgumentError(RejectedError):
-    """An argument makes no sense; the sentence says what is allowed."""
+    """An argument makes no sense; the message says what is allowed."""
 
 
 class UnreadableBodyError(RejectedError):
@@ -100,7 +100,7 @@ class UnreadableBodyError(RejectedError):
 
 
 class IllegalStateError(RejectedError):
-    """Not now: the sentence names the state and what it allows."""
+    """The state does not allow it; the message names the state and what it allows."""
 
 
 class UnknownTransportError(RejectedError):
@@ -108,7 +108,7 @@ class UnknownTransportError(RejectedError):
 
 
 class _BrokerAnswerError(MQClientError):
-    """What a broker said instead of SUCCESS."""
+    """A broker's answer other than SUCCESS."""
 
     def __init__(self, code: int, remark: str, broker: str) -> None:
         super().__init__(f"broker {broker} answered {code_name(code)}: {remark or 'it gave no reason'}")

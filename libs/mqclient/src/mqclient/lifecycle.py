@@ -1,4 +1,4 @@
-"""How the parts of a client live: their states, and the tasks and threads that work for them.
+"""The lifecycle of a client's parts: their states, tasks and threads.
 
 Invariants of states: a state only changes along the table; an event that the table does not have raises and changes
 nothing. A start first sets START_FAILED, so that a start that raises half-way leaves the truth behind.
@@ -165,7 +165,7 @@ class BackgroundTasks:
             logger.error("%d tasks go on although they were cancelled: %s", len(stubborn), names)
 
     async def _cancel_all(self) -> list[asyncio.Task[Any]]:
-        """What goes on all the same."""
+        """Cancel all; the tasks that are still running afterwards."""
         myself = asyncio.current_task()
         if not self._all_but(myself):
             return []

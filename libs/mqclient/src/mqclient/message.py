@@ -1,4 +1,4 @@
-"""What an application gives and gets: messages, the queues that they are in, and what a send came to.
+"""Messages, their queues, and the results of sends.
 
 A Message is what is sent; a MessageExt is one that a broker has stored and a consumer receives. Bodies may be
 compressed on the way; times to wait are checked here, and ids are made and read here.
@@ -304,7 +304,7 @@ class MessageExt:
 
     @property
     def log_offset(self) -> int:
-        """Where it stands in the log of its broker."""
+        """Its offset in its broker's log."""
         return self._record.log_offset
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Name servers, and what they tell: where a topic's queues are.
+"""Name servers, and the routes that they give.
 
 The name servers never talk to each other, and one of them may be cut off from brokers (ADR 110).
 
@@ -130,7 +130,7 @@ def route_from_wire(topic: str, route: name_pb.TopicRoute) -> TopicRoute:
 
 
 def no_broker(addresses: str) -> str:
-    """The sentence about name servers that know no broker."""
+    """The message for name servers without brokers."""
     return (
         f"no broker is registered at the name server {addresses}; brokers register with namesrvAddr (or -n) naming it"
     )
@@ -291,7 +291,7 @@ class NameServers:
             raise NoRouteError(f"{source} did not tell the name servers within {seconds:g} s") from None
 
     def _use(self, addresses: Sequence[str]) -> None:
-        """From now on ask these; the current one stays the current one if it is among them."""
+        """Use these addresses; the current one stays current if it is among them."""
         gone = set(self._addresses) - set(addresses)
         if gone or len(addresses) != len(self._addresses):
             logger.info("the name servers are now %s", "; ".join(addresses))

@@ -1,4 +1,4 @@
-"""Messages that wait, taken back or given another time: what producers and admins do alike.
+"""Recalls and reschedules of waiting messages, for producers and admins.
 
 Invariants: every master that the topic's route names is asked, because a message waits on one of them and several
 messages may have the key; there is a result only when each of them has answered, so that UNKNOWN means that no
@@ -82,14 +82,14 @@ class RecalledMessage:
 
 @dataclass(frozen=True, slots=True)
 class RecallResult:
-    """What became of the messages with the key: by broker, the newest first. `broker_names` were asked, sorted."""
+    """The outcomes of the messages with the key: by broker, the newest first. `broker_names` were asked, sorted."""
 
     messages: tuple[RecalledMessage, ...]
     broker_names: tuple[str, ...]
 
     @property
     def outcome(self) -> RecallOutcome:
-        """What can be said of all messages together; of one message, its own outcome.
+        """The outcome of all messages together; of one message, its own.
 
         ALREADY_DELIVERED: at least one of them was delivered. RESCHEDULED: none was, and at least one waits. REMOVED:
         none is ever delivered. UNKNOWN: there is none.
@@ -103,7 +103,7 @@ class RecallResult:
 
 @dataclass(slots=True)
 class _Answer:
-    """What one broker has said so far, and why it has said no more."""
+    """One broker's answers so far, and the error that ended them."""
 
     broker_name: str
     messages: list[RecalledMessage] = field(default_factory=list)

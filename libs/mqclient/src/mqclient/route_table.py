@@ -145,11 +145,11 @@ class RouteTable:
             logger.info("the addresses of the brokers could not be refreshed: %s", error)
 
     def addresses(self, broker_name: str) -> Mapping[int, str]:
-        """Where the brokers of this name listen, by broker id; 0 is the master. Empty when no route names any."""
+        """The addresses of this name's brokers by broker id; 0 is the master. Empty when no route names any."""
         return self._brokers.get(broker_name, {})
 
     def master_address(self, broker_name: str) -> str | None:
-        """Where the broker's master listens, as far as any cached route says."""
+        """The address of the broker's master, by the cached routes."""
         return self.addresses(broker_name).get(MASTER_ID)
 
     @property
@@ -169,7 +169,7 @@ class RouteTable:
         return sorted(self._brokers)
 
     def broker_name(self, address: str) -> str | None:
-        """Whose master or slave listens there."""
+        """The name of the broker whose master or slave listens there."""
         return self._names.get(address)
 
     def is_master(self, address: str) -> bool:

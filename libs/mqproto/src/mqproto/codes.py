@@ -1,4 +1,4 @@
-"""What both sides of the wire agree on: response codes, the version, and how it changes.
+"""Definitions that both sides of the wire share: response codes, the version, and the rules of its change.
 
 Response codes have Apache RocketMQ's names and numbers; common.proto has the same ones for the wire.
 
@@ -50,7 +50,7 @@ class ResponseCode(IntEnum):
 
 
 class PullStatus(IntEnum):
-    """What a pull found (mechanism C6)."""
+    """The status of a pull (mechanism C6)."""
 
     UNSPECIFIED = 0
     FOUND = 1
@@ -60,14 +60,14 @@ class PullStatus(IntEnum):
 
 
 class ExpressionType(StrEnum):
-    """In what language a subscription says which messages it wants (mechanisms F1, F2)."""
+    """The language of a subscription's filter (mechanisms F1, F2)."""
 
     TAG = "TAG"
     SQL92 = "SQL92"
 
 
 class LifeEventKind(IntEnum):
-    """What happened to a message, or is the case with it now; admin_service.proto has the same ones for the wire."""
+    """Events of a message, or its present state; admin_service.proto has the same ones for the wire."""
 
     SENT = 1  # stored under its own topic and visible, without a detour
     HALF = 2  # stored as the half message of a transaction
@@ -92,7 +92,7 @@ class RecallOutcome(IntEnum):
 
 
 class TransactionPhase(IntEnum):
-    """Where a transaction stands; admin_service.proto has the same ones."""
+    """The phases of a transaction; admin_service.proto has the same ones."""
 
     PREPARED = 1
     PARKED = 2

@@ -1,4 +1,4 @@
-"""Where the configuration of a server comes from: RocketMQ's files and command line, read at start and again later.
+"""The sources of a server's configuration: RocketMQ's files and command line, read at start and again later.
 
 A file that ran RocketMQ starts Hourglass too: a key that switches nothing here is taken, and named once with the
 reason. Where a value asks for something that Hourglass does not do and that an operator would miss, such as access

@@ -1,4 +1,4 @@
-"""Limits of the wire: options of every gRPC server and channel of the queue, and how much a request may have.
+"""Limits of the wire: options of every gRPC server and channel of the queue, and the limits of requests.
 
 A server names a limit for each text, byte string and repeated field of its requests in one table, and a test of the
 server holds the table against the descriptors, so that a new field without a limit is noticed. The check visits each

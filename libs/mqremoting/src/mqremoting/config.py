@@ -1,4 +1,4 @@
-"""How much a connection may hold and how long it waits; and the bits of `flag` that are this package's own.
+"""Limits and timeouts of a connection, and the bits of `flag` that are this package's own.
 
 RocketMQ uses two bits of a flag (command.py) and looks at no others. The bits below begin at the ninth. A peer that
 knows RocketMQ's frames only takes a frame with one of them for a request of code 0, which it does not have. It answers

@@ -1,4 +1,4 @@
-"""Where connections come from: one to a server, or those of a server's clients."""
+"""The endpoints of connections: `connect` for clients, and `Server`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong, split by what the caller should do.
+"""The errors of this package, split by what the caller should do.
 
 RemotingError
 ├── NotSentError          no byte of the request has left: try again, here or elsewhere

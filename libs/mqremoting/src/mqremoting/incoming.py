@@ -1,4 +1,4 @@
-"""What the peer has begun on one connection: its requests and streams, within their limits, and their handlers.
+"""The requests and streams that the peer has begun on one connection, within their limits, and their handlers.
 
 Invariants: under one opaque at most one request or stream of the peer is in flight, one-way requests apart; the bytes
 in flight are those of the frames of the requests in the tables.

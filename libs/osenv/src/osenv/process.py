@@ -1,4 +1,4 @@
-"""What a process is asked by signals, as events of its running loop; and how it keeps its memory."""
+"""Signals of a process as events of its running loop, and the settings of its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shop's services have in common; it knows none of them. Import the modules, nothing is re-exported here.
+"""The common parts of the shop's services, none of which it imports. Import the modules, nothing is re-exported here.
 
 Plain values, for every layer of a service; of the rest only `config` knows anything, the limits of `http`:
 
@@ -20,8 +20,8 @@ Three packages, each of which says in its own text what it is for and what it ma
 
 On the command line: `python -m servicekit.token` makes tokens, and keys to sign them with.
 
-For tests (`servicekit.testing`): `publisher`, a queue in memory, with half messages, check-backs and deaths of the
-process; `databases`, a plugin of pytest with the fixture `new_database_url`, by which a test runs on both kinds of
-database; `postgresql`, a server that a test may pause and kill; `service_process`, a service as a process;
-`migrations`, what migrations have made; `interleavings`, `openapi_faults`.
+For tests (`servicekit.testing`): `publisher`, a queue in memory, with half messages, checks and deaths of the process;
+`databases`, a plugin of pytest with the fixture `new_database_url`, by which a test runs on both kinds of database;
+`postgresql`, a server that a test may pause and kill; `service_process`, a service as a process; `migrations`, what
+migrations have made; `interleavings`, `openapi_faults`.
 """

@@ -1,4 +1,4 @@
-"""Work beside the requests of a service, the bell that wakes it, and gauges whose values are in a database."""
+"""Background work of a service, the event that wakes it, and gauges whose values are in a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in any service, split by what the caller should do. A service hangs its own errors below these.
+"""The errors of every service, split by what the caller should do. A service derives its own errors from these.
 
 ServiceError
 ├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing

@@ -1,4 +1,4 @@
-"""Messages: what is published, what a body says, and what a group reads."""
+"""Messages: what is published, how bodies are read, and the subscriptions of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where spans and measurements go: over OTLP by gRPC, and onto a page that Prometheus reads.
+"""The exporters of spans and measurements: OTLP over gRPC, and a page that Prometheus reads.
 
 Imported by a process that exports something, and by no other: these libraries take long to load.
 """

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's environment variables ask of this process, read once and checked.
+"""The settings of OpenTelemetry's environment variables, read once and checked.
 
 The names, the values and the defaults are those of the OpenTelemetry specification, with two differences: nothing is
 exported unless a variable names an endpoint or an exporter, and a value that is not understood is an error instead of a

@@ -1,4 +1,4 @@
-"""One trace as a tree of text: what came of what, where, and how long it took.
+"""One trace as a tree of text: spans with their children, services and durations.
 
     python -m telemetry.trace_tree http://127.0.0.1:16686 TRACE_ID
 

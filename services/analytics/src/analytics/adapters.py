@@ -1,4 +1,4 @@
-"""What the programs touch outside Spark: the shop's databases, the brokers' own account of lateness, and signals.
+"""Adapters outside Spark: the shop's databases, the brokers' own account of lateness, and signals.
 
 The databases are read as far as the pipeline compares them with what the messages say, as tools/invariants reads them:
 read-only, each as of one moment, SQLite or PostgreSQL. The rows pass through this process, tens of MiB for a hundred

@@ -1,4 +1,4 @@
-"""What can be asked of the programs on the command line, checked before Spark is started."""
+"""The command line of the programs, checked before Spark is started."""
 
 from __future__ import annotations
 

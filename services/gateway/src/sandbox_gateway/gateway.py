@@ -1,4 +1,4 @@
-"""The use cases: what the gateway decides, and how it behaves."""
+"""The use cases: the gateway's decisions, and its behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker of the Hourglass queue: messages in, messages kept, messages out.
+"""The broker of the Hourglass queue: receives, stores and delivers messages.
 
 Layers, each of which knows only those before it: `core` (pure decisions), `store` (files), `schedule` (messages that
 wait), `replication` (masters and slaves), `processor` (what each request does), `rpc` (gRPC), and at the root

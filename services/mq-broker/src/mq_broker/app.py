@@ -1,4 +1,4 @@
-"""The broker as a process: one life of it after another behind its ports."""
+"""The broker as a process: it is opened anew on the same ports when its role changes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class StartError(RuntimeError):
 
 
 class ExitReason(enum.Enum):
-    """Why a life has ended."""
+    """Why a run of the broker has ended."""
 
     STOPPED = enum.auto()
     FAILED = enum.auto()
@@ -164,7 +164,7 @@ def _reason_to_reopen(broker: Broker) -> str:
 
 
 async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker, list[asyncio.Task[Any]]]:
-    """The broker and its jobs at work; `parts` knows how each stops. Raises StartError."""
+    """Start the broker and its jobs; `parts` stops each of them. Raises StartError."""
     config = process.config
     budget = process.descriptors
     options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
@@ -261,7 +261,7 @@ def _add_services(
 async def _serve_clients(
     parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, streams: OpenStreams
 ) -> health.aio.HealthServicer:
-    """Clients reach the broker; its health says NOT_SERVING so far."""
+    """Listen for clients; health still says NOT_SERVING."""
     health_service, self_check = health.aio.HealthServicer(), SelfCheck(SystemRng())
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     await set_all_not_serving(health_service)

@@ -368,7 +368,7 @@ class BrokerConfig:
 
     @property
     def retention(self) -> RetentionOptions:
-        """When files go."""
+        """The settings of retention."""
         return RetentionOptions(
             self.file_reserved_time,
             parse_delete_when(self.delete_when),
@@ -381,7 +381,7 @@ class BrokerConfig:
         )
 
     def broker_options(self, port: int, ha_port: int = 0) -> BrokerOptions:
-        """What the broker's core needs; the ports are really listened on, but for an `ha_port` of 0."""
+        """The options of the broker's core; the ports are those that it listens on, but for an `ha_port` of 0."""
         return BrokerOptions(
             identity=BrokerIdentity(
                 self.broker_cluster_name, self.broker_name, self.broker_id, str(self.advertised(port))
@@ -407,7 +407,7 @@ class BrokerConfig:
         )
 
     def replication_options(self, ha_port: int) -> ReplicationOptions:
-        """What replication needs."""
+        """The options of replication."""
         return ReplicationOptions(
             role=self.broker_role,
             ha_address=str(self.ha_advertised(ha_port)) if ha_port else "",
@@ -422,7 +422,7 @@ class BrokerConfig:
         )
 
     def store_options(self, port: int, open_files_max: int = OPEN_FILES_EMBEDDED_MAX) -> StoreOptions:
-        """What the store needs; a record's store host is where the broker is reached (mechanism M8)."""
+        """The options of the store; a record's store host is the advertised address (mechanism M8)."""
         layout = StoreLayout(
             Path(self.store_path_root_dir).absolute(),
             self.mapped_file_size_commit_log,

@@ -64,9 +64,8 @@ class MemoryUnits:
     """Implements `Units` in memory, for tests that run use cases many thousand times; `state` is what is committed.
 
     A unit works on a copy of the state, which `commit` puts in its place; nothing here waits, so
-    that a unit is one step: units never overlap, as if a database ran them one after the other. Lists, sums and
-    check-backs are left out: what the tests of interleavings need is here, and a test holds that on SQL they come to
-    the same ends.
+    that a unit is one step: units never overlap, as if a database ran them one after the other. Lists, sums and checks
+    are left out: what the tests of interleavings need is here, and a test holds that on SQL they come to the same ends.
     """
 
     def __init__(self) -> None:
@@ -261,7 +260,7 @@ class MemoryInbox:
 
 
 def _left_out() -> NoReturn:
-    raise NotImplementedError("lists, sums and check-backs are for a real database")
+    raise NotImplementedError("lists, sums and checks are for a real database")
 
 
 PRODUCT = Product("seat", "A seat", 15800, "CNY", available=10)

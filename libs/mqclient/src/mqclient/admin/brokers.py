@@ -45,7 +45,7 @@ class CodedAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One broker that is asked. `name` is its address when it was given by address."""
+    """The target of a call. `name` is its address when it was given by address."""
 
     name: str
     connection: BrokerConnection
@@ -62,7 +62,7 @@ class Target:
 
 
 class AdminCalls(Service):
-    """The life of an Admin, and its way to the brokers."""
+    """The lifecycle of an Admin, and its calls to brokers."""
 
     def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
         self._url = url
@@ -183,7 +183,7 @@ class DelayLevelStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """How a broker's store is; the meaning of each number stands in admin_service.proto."""
+    """The state of a broker's store; admin_service.proto explains each number."""
 
     confirm_offset: int
     durable_offset: int
@@ -197,7 +197,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker as it describes itself; the meaning of each number stands in admin_service.proto.
+    """The status of one broker; admin_service.proto explains each number.
 
     `delay_levels` are from level 1 up, and the timer is the last.
     """
@@ -230,11 +230,11 @@ class BrokerAdmin(AdminCalls):
         return sorted(brokers, key=lambda one: (one.cluster_name, one.broker_name, one.broker_id))
 
     async def broker_statuses(self) -> list[BrokerStatus]:
-        """Every master's account of itself. Raises NoRouteError when there is none, and MQClientError."""
+        """The status of every master. Raises NoRouteError when there is none, and MQClientError."""
         return [status for _, status in await on_each(await self._targets(), _status)]
 
     async def broker_status(self, address: str) -> BrokerStatus:
-        """One broker's account of itself. Raises MQClientError when it does not answer."""
+        """The status of one broker. Raises MQClientError when it does not answer."""
         return await _status(self._target_at(address))
 
     async def broker_config(self, address: str) -> dict[str, str]:
@@ -288,7 +288,7 @@ async def _status(target: Target) -> BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """One thing that happened to one message on one broker, or is the case with it now.
+    """One event of one message on one broker, or its present state.
 
     `timestamp_ms` is when the record that tells it was stored; 0 for what is the case now. `group` is the consumer
     group of RETRIED, DEAD, CONSUMED, UNCONSUMED, and of DELIVERED to a retry topic, and the producer group of HALF,
@@ -310,7 +310,7 @@ class LifeEvent:
 
 
 class LifeAdmin(AdminCalls):
-    """The call that explains."""
+    """The call that explains a message."""
 
     async def explain(self, key: str, *, topic: str | None = None, max_messages: int = 32) -> list[LifeEvent]:
         """Everything that the masters know of the messages with this key or unique id, in `topic` or in every topic.

@@ -56,7 +56,7 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueConsumeStats:
-    """How far a group is in one queue.
+    """The progress of a group in one queue.
 
     `broker_offset` is that of the next message to come, `consumer_offset` that of the next one to be consumed, -1 when
     the group has never committed one; `last_timestamp_ms` is when the last consumed message was stored, 0 when that is
@@ -162,7 +162,7 @@ class GroupAdmin(AdminCalls):
         ]
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """How far the group is in `topic`, or in every topic for which it has an offset.
+        """The group's progress in `topic`, or in every topic for which it has an offset.
 
         Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a refusal when no broker knows the
         group, and the first other refusal.
@@ -190,7 +190,8 @@ class GroupAdmin(AdminCalls):
     async def reset_offset_by_time(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> dict[MessageQueue, OffsetChange]:
-        """Let the group go on at the first message stored at or after `timestamp_ms` (-1: at the end of each queue).
+        """Reset the group's offsets to the first messages stored at or after `timestamp_ms` (-1: to the end of each
+        queue).
 
         Without `force` an offset only moves back. The offsets are durable and the active members have been told on
         return; what they commit late changes nothing. A broker that lacks the topic or the group is passed over, and
@@ -212,7 +213,7 @@ class GroupAdmin(AdminCalls):
     async def reset_offset_by_queue(
         self, group: str, offsets: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, OffsetChange]:
-        """Let the group go on at these offsets, forward as well as back; its other queues stay as they are.
+        """Reset the group's offsets in these queues, forward as well as back; its other queues stay as they are.
 
         Durable, and told to the active members, as with `reset_offset_by_time`. Returns the changes of these queues.
         Raises IllegalArgumentError, NoRouteError when no registered broker has a queue, and the first refusal of a
@@ -280,7 +281,7 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection:
-    """A member as its newest heartbeat tells, and the brokers that know it, sorted."""
+    """A member by its newest heartbeat, and the brokers that know it, sorted."""
 
     client_id: str
     data: ConsumerData
@@ -322,7 +323,7 @@ class ConsumerRunningInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult:
-    """What came of a message; `remark` says what was raised."""
+    """The outcome of a message; `remark` says what was raised."""
 
     result: ConsumeResult
     remark: str
@@ -360,7 +361,7 @@ class ConsumerAdmin(AdminCalls):
         ]
 
     async def consumer_running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """How the member is, as it says itself: each master asks it for the queues that it has of that master.
+        """The member's own report of its state: each master asks it for the queues that it has of that master.
 
         Raises NoRouteError when there is no broker, CONSUMER_NOT_ONLINE as a refusal when no broker has this member or
         hears of it in time, and the first other refusal.

@@ -1,4 +1,4 @@
-"""Messages found again, by key, by id, by place, by time; and open transactions, looked at and decided."""
+"""Queries of messages by key, id, place and time; and open transactions, shown and decided."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LISTED_MAX = 2_000  # by one broker, as messages of a query (mechanism Q1)
 
 
 class MessageAdmin(AdminCalls):
-    """Calls about messages and where they stand."""
+    """Calls about messages and their offsets."""
 
     async def query_message(
         self, topic: str, key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = 0

@@ -1,4 +1,4 @@
-"""What brokers say of their replication, and the calls by which their roles change, to one replica after the other.
+"""The replication status of brokers, and the calls that change the role of one replica.
 
 A replica that changes its role closes its port and opens it again, so the answer to what it has done may get lost. A
 caller that requests a change therefore polls the replica until the change is there.
@@ -121,7 +121,7 @@ class HaStatus:
 
 @dataclass(frozen=True, slots=True)
 class HaAnswer:
-    """What one broker process has answered; one of `status` and `error` is None."""
+    """The answer of one broker process; one of `status` and `error` is None."""
 
     broker: ClusterBroker
     status: HaStatus | None
@@ -223,7 +223,7 @@ class ReplicaCalls:
             return None
 
     async def step_down(self, address: str, epoch: Epoch) -> HandOver:
-        """What it leaves to its successor."""
+        """What it hands over to its successor."""
         request = admin_pb.StepDownRequest(epoch=epoch.to_wire())
         answer = await answer_of(self.target_at(address), STEP_DOWN, request)
         return HandOver(epoch, answer.log_end, BrokerRole(answer.role), True, answer.queue_locks)

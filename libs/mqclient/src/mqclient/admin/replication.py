@@ -1,4 +1,4 @@
-"""Masters and slaves: how they are, which of them is the master, and a change of masters step by step.
+"""Masters and slaves: their status, and a change of masters step by step.
 
     the old master steps down -> the target has its whole log -> the target is promoted -> the old one becomes its slave
 
@@ -105,7 +105,7 @@ def plan_after_loss(answers: Sequence[HaAnswer], to: int | str | None, *, force:
 
 
 def _named(answers: Sequence[HaAnswer], to: int | str) -> HaStatus:
-    """The replica that the operator means, by id or by address."""
+    """The replica that `to` names, by id or by address."""
     for answer in answers:
         status = answer.status
         broker_id = answer.broker.broker_id if status is None else status.broker_id
@@ -274,7 +274,7 @@ class Switching:
             raise
 
     async def _step_down(self, giver: HaStatus) -> HandOver:
-        """What it leaves. One that has started again since is a slave already, and may have lost its log's end."""
+        """What it hands over. One that has started again since is a slave already, and may have lost its log's end."""
         if not giver.role.is_master:
             return HandOver(giver.epoch, giver.log_end, self._role)
         change, patience = Change(), self._patience()
@@ -302,7 +302,7 @@ class Switching:
                 return f"{problem}, after {self._timeout_s:g} s"
 
     async def _give_back(self, giver: HaStatus, left: HandOver, problem: str) -> None:
-        """Have the old master go on, in a new epoch. Raises IllegalStateError, or why that failed too."""
+        """Promote the old master again, in a new epoch. Raises IllegalStateError, or why that failed too."""
         try:
             again = await self._promoted(giver, replace(left, whole=False))
         except MQClientError as error:
@@ -370,7 +370,7 @@ class ReplicationAdmin(BrokerAdmin):
     """Calls about replication."""
 
     async def ha_status(self, *, cluster_name: str | None = None, broker: str | None = None) -> list[HaAnswer]:
-        """What each broker process says of its replication, masters and slaves, by cluster, name and id.
+        """The replication status of each broker process, masters and slaves, by cluster, name and id.
 
         Those of all clusters or of one; `broker` is a broker's name or an address, which no name server has to know.
         A process that does not answer is in the list with the error. Raises NoRouteError when no such broker is known.

@@ -1,4 +1,4 @@
-"""Topics: made, changed, deleted, looked at (mechanism N11)."""
+"""Topics: created, changed, deleted, listed (mechanism N11)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class TopicAdmin(AdminCalls):
         ]
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Where the topic is now, asked of a name server. Raises NoRouteError when it does not exist."""
+        """The topic's route, from a name server. Raises NoRouteError when it does not exist."""
         self._lifecycle.require_running()
         route = await self._instance.name_servers.query_route(topic)
         if route is None:

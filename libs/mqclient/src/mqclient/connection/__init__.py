@@ -1,4 +1,4 @@
-"""What goes between this client and its brokers; below it is only `mqclient.transport`.
+"""The connections between this client and its brokers, on top of `mqclient.transport`.
 
 - `frames`: messages in batches, batches in frames, and which of those that wait go next.
 - `produce_stream`: the streams that frames leave by, one for each broker name.

@@ -51,7 +51,7 @@ class SessionHandler(Protocol):
         """`answer` has changed."""
 
     def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
-        """The broker wants something of this client, and, perhaps, an answer by `reply`, now or later. Raises nothing.
+        """The broker has sent a command, and may want an answer by `reply`, now or later. Raises nothing.
 
         An answer whose stream is gone is dropped.
         """
@@ -226,7 +226,7 @@ class Registrations:
         return not (self.producers or self.consumers or self._admins)
 
     def in_flight(self) -> Iterator[str]:
-        """What is under way, for people: sends without a result, listeners without an answer."""
+        """The calls in flight, for people: sends without a result, listeners without an answer."""
         for group, producer in self.producers.items():
             if producer.in_flight:
                 yield f"producer {group}: {producer.in_flight} calls without a result"
@@ -317,7 +317,7 @@ class ReverseCommands:
         return frozenset({*self._table, *self._answered_table})
 
     def carry_out(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
-        """Do what the broker at `address` says; an answer goes to `reply`, later."""
+        """Carry out a command of the broker at `address`; an answer goes to `reply`, later."""
         name = response.WhichOneof("command") or ""
         if name in self._answered_table:
             answering = self._answer(name, address, getattr(response, name), reply)

@@ -69,7 +69,7 @@ TIMESTAMP_BACK_MS = 30 * 60 * 1000  # CONSUME_FROM_TIMESTAMP without a time: hal
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
-    """What a consumer is to do. `subscriptions` by topic, the group's retry topic included."""
+    """The specification of a consumer. `subscriptions` by topic, the group's retry topic included."""
 
     group: str
     message_model: MessageModel
@@ -183,7 +183,7 @@ class ConsumerEngine:
         self._rebalance.rebalance_now()
 
     def unsubscribe(self, topic: str) -> None:
-        """Give up the topic's queues, and want no messages of it any more."""
+        """Unsubscribe from the topic, and give up its queues."""
         if topic in self._topics:
             self._topics.remove(topic)
             self.assigned.drop([queue for queue in self.assigned.queues if queue.topic == topic])

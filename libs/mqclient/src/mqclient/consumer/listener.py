@@ -1,4 +1,4 @@
-"""What the application brings: a listener, what it answers, and hooks around each of its calls.
+"""The application's side: a listener, its answers, and hooks around each of its calls.
 
 Hooks are plain functions, called on the event loop: they must not block. A hook that raises is logged, and the
 consumption goes on as if it were not there.
@@ -30,14 +30,14 @@ THREADS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose liste
 
 
 class ConsumeStatus(Enum):
-    """What a concurrent listener answers; RocketMQ's names."""
+    """The answers of a concurrent listener; RocketMQ's names."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What an orderly listener answers; RocketMQ's names."""
+    """The answers of an orderly listener; RocketMQ's names."""
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
@@ -142,7 +142,7 @@ class ConsumeMessageHook(Protocol):
 
     @property
     def hook_name(self) -> str:
-        """What it is called in the log."""
+        """Its name in the log."""
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
         """The listener is about to be called."""

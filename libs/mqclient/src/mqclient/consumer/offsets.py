@@ -1,6 +1,6 @@
-"""A group's offsets, kept by the brokers: how far it has come in each queue.
+"""A group's offsets, kept by the brokers: its progress in each queue.
 
-A broker joins what it is told to what it has, so that nothing that comes late moves an offset back; an offset reset is
+A broker merges reports with what it has, so that a late report never moves an offset back; an offset reset is
 recognised by its version. While a master is away its slave is asked and told, and the brokers join what both have
 heard; a slave that has an older version is only late.
 
@@ -295,7 +295,7 @@ class GroupOffsets:
         self._heard: dict[MessageQueue, Progress] = {}
 
     async def query(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in this queue; None when it has never said."""
+        """The committed offset of this queue; None when there is none."""
         answer = await self._query(broker_pb.QueryConsumerOffsetRequest(group=self._group), queue)
         if answer.code == common_pb.QUERY_NOT_FOUND:
             self._heard[queue] = from_wire(answer)
@@ -303,7 +303,7 @@ class GroupOffsets:
         return self._take(queue, answer).offset
 
     async def begin(self, queue: MessageQueue) -> int:
-        """Where the group goes on; if it has never said, that is the queue's end, from now on and for all of it."""
+        """The committed offset; without one the queue's end, from now on and for the whole group."""
         begin = broker_pb.ConsumeBegin(where=broker_pb.CONSUME_FROM_LAST_OFFSET)
         answer = await self._query(broker_pb.QueryConsumerOffsetRequest(group=self._group, begin=begin), queue)
         return self._take(queue, answer).offset
@@ -327,7 +327,7 @@ class GroupOffsets:
         return left_out
 
     async def set_to(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Let the group go on exactly here, backwards as well. What is finished beyond is forgotten."""
+        """Reset the offsets to exactly these, backwards as well. What is finished beyond is forgotten."""
         for _, part in sorted(by_broker(sorted(offsets))):
             progress = {queue: Progress(offsets[queue]) for queue in part}
             calls = await self._calls(part[0])

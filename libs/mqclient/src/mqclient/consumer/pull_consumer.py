@@ -1,4 +1,4 @@
-"""The pull consumer: reads queues when it is told to, from where it is told.
+"""The pull consumer: reads queues on demand, from a given offset.
 
 Invariants: it changes nothing at a broker but the offsets of its group, and those only by `commit`, `reset` and
 `commit_all`, and for a group that has none yet by the first `poll`. A queue that is not paused has one pull at most,
@@ -178,7 +178,7 @@ class PullConsumer(Service):
     # ---------------------------------------------------------------------------------- offsets kept by the brokers
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in this queue, as its broker knows; None when it has never committed.
+        """The group's committed offset in this queue, from its broker; None when it has never committed.
 
         Raises as `min_offset`.
         """
@@ -212,7 +212,7 @@ class PullConsumer(Service):
     def assign(
         self, queues: Iterable[MessageQueue], *, expression: str | MessageSelector | None = ALL, max_messages: int = 32
     ) -> None:
-        """Let `poll` read these queues and no others; those that were assigned before go on where they are.
+        """Assign these queues to `poll`, and no others; those that were assigned before go on where they are.
 
         Raises IllegalArgumentError, IllegalStateError.
         """
@@ -243,7 +243,7 @@ class PullConsumer(Service):
         return self._running_assigned.position(queue)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with this assigned queue at `offset`. The next `commit_all` sets it, backwards as well.
+        """Continue this assigned queue at `offset`. The next `commit_all` sets it, backwards as well.
 
         Raises IllegalStateError when the queue is not assigned.
         """
@@ -262,15 +262,15 @@ class PullConsumer(Service):
         self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queue: MessageQueue) -> None:
-        """Let `poll` return nothing of this assigned queue until `resume`. Raises IllegalStateError."""
+        """Pause this assigned queue: `poll` returns nothing of it until `resume`. Raises IllegalStateError."""
         self._running_assigned.pause(queue)
 
     def resume(self, queue: MessageQueue) -> None:
-        """The end of `pause`; the queue goes on where it was. Raises IllegalStateError."""
+        """End a `pause`; the queue goes on where it was. Raises IllegalStateError."""
         self._running_assigned.resume(queue)
 
     async def commit_all(self) -> None:
-        """Let the brokers know the positions: everything that `poll` has returned so far counts as finished.
+        """Commit the positions: everything that `poll` has returned so far counts as finished.
 
         A queue whose offset was reset since goes on there instead. Raises MQClientError when a broker does not take it,
         and can be called again then.

@@ -38,7 +38,7 @@ JOIN_TIMEOUT_S = 3.0  # how long `start` waits to be a working member; it goes o
 
 
 def running_info(instance: ClientInstance, engine: ConsumerEngine, broker_name: str) -> broker_pb.ConsumerRunningInfo:
-    """How the consumer is now, with its queues of one broker."""
+    """The consumer's present state, with its queues of one broker."""
     return broker_pb.ConsumerRunningInfo(
         client_id=instance.client_id,
         data=engine.consumer_data(),
@@ -57,7 +57,7 @@ def running_info(instance: ClientInstance, engine: ConsumerEngine, broker_name: 
 async def consume_directly(
     clock: Clock, listening: ListenerInvoker, message: MessageExt
 ) -> broker_pb.ConsumeDirectlyResult:
-    """Call the listener with this one message, and tell what it did."""
+    """Call the listener with this one message; the outcome."""
     began = clock.monotonic()
     success, status = await listening.outcome(message.message_queue, [message])
     result, remark = broker_pb.CR_SUCCESS if success else broker_pb.CR_LATER, ""
@@ -129,7 +129,7 @@ class PushConsumer(Service):
         self._engine: ConsumerEngine
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL) -> None:
-        """Want messages of `topic`: all ("*" or None), those with one of the tags in "A || B", or what a selector says.
+        """Subscribe to `topic`: all messages ("*" or None), those with a tag of "A || B", or what a selector says.
 
         Every member of the group has to subscribe alike (mechanism C4). Raises IllegalArgumentError, and
         IllegalStateError after the start.
@@ -138,7 +138,7 @@ class PushConsumer(Service):
         self._subscriptions[topic] = parse_subscription(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """Want no messages of `topic` any more; without a subscription to it nothing happens.
+        """Unsubscribe from `topic`; without a subscription to it nothing happens.
 
         While running, listeners that have begun finish, and offsets stay: a later subscription goes on there. Members
         of a group have to subscribe alike (mechanism C4), so the brokers reject this one unless it is alone or the
@@ -169,12 +169,12 @@ class PushConsumer(Service):
         self._register(listener, orderly=True)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have it called before and after each call of the listener (mechanism C12)."""
+        """Register a hook around each call of the listener (mechanism C12)."""
         self._hooks.register(hook)
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """What this member consumes now, the retry topic included; empty unless running."""
+        """The queues that this member consumes now, the retry topic's included; empty unless running."""
         return self._engine.assigned.queues if self._lifecycle.running else []
 
     async def wait_assigned(self, timeout_s: float = 10.0) -> list[MessageQueue]:
@@ -270,7 +270,7 @@ class PushConsumer(Service):
         await self._engine.assigned.commit()
 
     def running_info(self, broker_name: str) -> broker_pb.ConsumerRunningInfo:
-        """How this consumer is, with its queues of that broker (mechanisms L11, L12)."""
+        """This consumer's state, with its queues of that broker (mechanisms L11, L12)."""
         return running_info(self._instance, self._engine, broker_name)
 
     async def consume_directly(self, message: MessageExt) -> broker_pb.ConsumeDirectlyResult:
@@ -301,7 +301,7 @@ class PushConsumer(Service):
         )
 
     def _all_subscriptions(self) -> Mapping[str, Subscription]:
-        """What the application wants, and in clustering the group's retry topic (mechanism C11)."""
+        """The application's subscriptions, and in clustering that to the group's retry topic (mechanism C11)."""
         if self._message_model is MessageModel.BROADCASTING:
             return dict(self._subscriptions)
         retry = retry_topic(self.group)

@@ -136,7 +136,7 @@ class MQ:
         *,
         producer_config: ProducerConfig | None = None,
     ) -> ProducerDependency[TransactionProducer]:
-        """The dependency on a producer whose check-backs `transaction_listener` answers; keep it, it is made once.
+        """The dependency on a producer whose checks `transaction_listener` answers; keep it, it is made once.
 
         Raises IllegalArgumentError when the group is declared already.
         """

@@ -221,7 +221,7 @@ class SendMessageHook(Protocol):
 
     @property
     def hook_name(self) -> str:
-        """What it is called in the log."""
+        """Its name in the log."""
 
     def send_message_before(self, context: SendMessageContext) -> None:
         """The message is about to be handed to the stream."""
@@ -285,7 +285,7 @@ class AttemptObserver:
         self._hooks.after(self._context)
 
     def _judge(self, error: BaseException | None) -> None:
-        """Let it count for its broker, unless the error is none of the broker's making."""
+        """Record it for its broker, unless the error is not the broker's."""
         if self._fault_tolerance is None or isinstance(error, EarlierSendFailedError):
             return
         latency_ms = (self._clock.monotonic() - self._begun) * 1000

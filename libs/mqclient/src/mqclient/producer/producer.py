@@ -1,4 +1,4 @@
-"""The producer: what an application sends with.
+"""The producer of messages.
 
 Invariants: a message that breaks a rule is refused before anything happens; a send takes no longer than its timeout,
 over all its tries; a shut-down producer has no send under way. Every asynchronous send that was accepted calls exactly
@@ -110,7 +110,7 @@ class Producer(Service):
         await self._instance.leave(timeout_s, finish=self._finish_sends, unregister=unregister)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have it called before and after each try (mechanism P19)."""
+        """Register a hook around each try (mechanism P19)."""
         self._hooks.append(hook)
         if self._lifecycle.running:
             self._sender.register_hook(hook)
@@ -233,7 +233,7 @@ class Producer(Service):
         return list(await self._instance.routes.publish_queues(topic))
 
     async def recall(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> RecallResult:
-        """Take back what waits: the messages of the topic with this key, or the one with this `message_id`.
+        """Recall waiting messages: those of the topic with this key, or the one with this `message_id`.
 
         The result says of each what became of it, and that holds for good: what is REMOVED is never delivered. All
         masters that the topic's route names are asked, each within the ClientConfig's `request_timeout_s`. Asking again
@@ -264,7 +264,7 @@ class Producer(Service):
         delay_ms: int | None = None,
         deliver_at: datetime | None = None,
     ) -> RecallResult:
-        """Have them wait until `deliver_at`, or `delay_ms` from now, instead: sooner or later, as in Message.
+        """Reschedule waiting messages to `deliver_at`, or to `delay_ms` from now: sooner or later, as in Message.
 
         What was removed is not brought back, and what was delivered stays delivered. Otherwise as `recall`.
         """
@@ -343,7 +343,7 @@ class Producer(Service):
         return self._instance.clock.monotonic() + timeout_s
 
     def _sent(self) -> None:
-        """One send less is under way."""
+        """A send has ended."""
         self._sending -= 1
         if not self._sending:
             self._idle.set()

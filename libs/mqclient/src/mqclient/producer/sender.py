@@ -1,4 +1,4 @@
-"""The message-handling layer of a producer: compression, the choice of a queue, tries, what is handed to the stream.
+"""The message-handling layer of a producer: compression, the choice of a queue, tries, and the hand-over to the stream.
 
 Invariants: a send takes no longer than its deadline, over all its tries; what was refused for good is not tried again;
 one table says what is tried again (`may_retry`), and each try is observed if a hook or fault tolerance needs it.
@@ -99,7 +99,7 @@ class Sender:
         self._compressor = BodyCompressor(config.compress_msg_body_over_howmuch, config.compress_level)
 
     def close(self) -> None:
-        """Let go what is the sender's own."""
+        """Release the sender's own resources."""
         self._compressor.close()
 
     def register_hook(self, hook: SendMessageHook) -> None:

@@ -63,7 +63,7 @@ class TransactionListener(Protocol):
         """
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """What has become of `message.transaction_id`? It may never have begun, or still be at work.
+        """The outcome of `message.transaction_id`, which may never have begun, or still be at work.
 
         Before ROLLBACK_MESSAGE make sure that it cannot commit any more. Raise CheckUnansweredError while what has to
         be asked cannot be reached. Any other exception counts as UNKNOW, of which a broker takes 15
@@ -151,7 +151,7 @@ class TransactionProducer(Producer):
         return super().in_flight + self._ends.count + self._checks.count
 
     def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
-        """A broker asks what has become of a half message of this group."""
+        """A broker checks a half message of this group."""
         self._checks.submit(broker_name, check)
 
     # ---------------------------------------------------------------------------------------------------- inside

@@ -1,8 +1,8 @@
-"""The transaction table, what became of local transactions, and a TransactionListener that answers check-backs by it.
+"""The transaction table with the outcomes of local transactions, and a TransactionListener that answers checks by it.
 
-The row of an attempt is written in the database transaction of the business rows. A check-back that finds the row
-commits the message. One that finds none writes a tombstone under the same key before it rolls the message back, so that
-a local transaction that comes later fails on the key.
+The row of an attempt is written in the database transaction of the business rows. A check that finds the row commits
+the message. One that finds none writes a tombstone under the same key before it rolls the message back, so that a local
+transaction that comes later fails on the key.
 
 Invariants: a transaction id has at most one row, for ever COMMITTED or for ever TOMBSTONE; ROLLBACK_MESSAGE is answered
 only after the tombstone is committed; a check that cannot reach the database has no answer; whatever else the database
@@ -49,8 +49,8 @@ class TransactionTable:
 
     The documentation of mqclient.sqlalchemy shows it at work in ten lines.
 
-    Works on any database with primary keys and savepoints. Check-backs wait for a local transaction that is writing its
-    row, as long as the database lets them: set a lock timeout (PostgreSQL) or a busy timeout (SQLite).
+    Works on any database with primary keys and savepoints. Checks wait for a local transaction that is writing its row,
+    as long as the database lets them: set a lock timeout (PostgreSQL) or a busy timeout (SQLite).
     """
 
     def __init__(self, metadata: MetaData, name: str = "mq_transaction") -> None:
@@ -73,8 +73,8 @@ class TransactionTable:
     async def record(self, connection: Connection, transaction_id: str, now_ms: int) -> None:
         """Write the row in the transaction of the business rows, best before them; the caller commits.
 
-        Raises TransactionTombstonedError when a check-back has rolled this attempt back already. The caller has to roll
-        back then: the database may not take anything else in this transaction.
+        Raises TransactionTombstonedError when a check has rolled this attempt back already. The caller has to roll back
+        then: the database may not take anything else in this transaction.
         """
         try:
             await self._insert(await connection_of(connection), transaction_id, COMMITTED, now_ms)
@@ -164,7 +164,7 @@ def _row(id_: str, outcome: str, now_ms: int) -> dict[str, Any]:
 
 def _tombstoned(id_: str) -> TransactionTombstonedError:
     return TransactionTombstonedError(
-        f"transaction {id_} has ended already: a check-back was faster than the local transaction"
+        f"transaction {id_} has ended already: a check was faster than the local transaction"
     )
 
 

@@ -46,7 +46,7 @@ class SyncTransactionListener(Protocol):
         """Do the local work, in the thread that has called `send_message_in_transaction`. As in TransactionListener."""
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """What has become of `message.transaction_id`? Runs in a thread of its own. As in TransactionListener."""
+        """The outcome of `message.transaction_id`. Runs in a thread of its own. As in TransactionListener."""
 
 
 class SyncTransactionProducer(SyncFacade[TransactionProducer]):
@@ -170,7 +170,7 @@ class SyncPushConsumer(SyncFacade[PushConsumer]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """What this member consumes now. Raises IllegalStateError unless running."""
+        """The queues that this member consumes now. Raises IllegalStateError unless running."""
 
         async def of_the_loop() -> list[MessageQueue]:
             return self._inner.queues

@@ -1,4 +1,4 @@
-"""How requests travel: channels to an address, and the world that belongs to them (time, chance, the own address).
+"""Transports: channels to an address, and their environment (time, random numbers, the own address).
 
 A transport is chosen by the scheme of the URL, through the entry-point group `mqclient.transports`; only its own module
 knows how it works.
@@ -77,7 +77,7 @@ class NameServerSource(Protocol):
 
 
 class Transport(Protocol):
-    """The door to the network, and the world that belongs to it.
+    """The door to the network, and its environment.
 
     The addresses of the name servers are either fixed, in `name_servers`, or looked up in `name_server_source`.
     """

@@ -1,4 +1,4 @@
-"""How a service asks another one over HTTP: with so many connections at most, traced, and without losing a connection.
+"""The HTTP client of services: with a bounded pool, traced, and without losing a connection.
 
 httpcore (1.0.9) loses connections. A request that ends after it was given a new connection and before it opens it, by
 a cancellation or because its wait for a connection is over, leaves that connection in the pool, where it is neither

@@ -1,4 +1,4 @@
-"""Which requests are carried out at once, which wait for their turn, and which are told to come back later.
+"""Overload protection: which requests run at once, which wait, and which are told to come back later.
 
 `RequestCounter` is the limit for each caller, `Admission` the one for all of them together. Both are kept in memory:
 each process counts for itself, and forgets at its end.

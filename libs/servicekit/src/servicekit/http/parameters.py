@@ -1,4 +1,4 @@
-"""What requests and answers of all services share: the JSON of ids and pages, preconditions, idempotency keys.
+"""Parameters that all services share: the JSON of ids and pages, preconditions, idempotency keys.
 
 Numbers are strict: money is never read from text.
 """

@@ -1,4 +1,4 @@
-"""The queue over mqclient: messages out, messages in, the connection that holds both, and what operators ask."""
+"""The queue over mqclient: publishing, consuming, the connection for both, and the calls of operators."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MqPublisher:
         return self._last_failure[0]
 
     async def start(self, check: TransactionCheck) -> None:
-        """Start a producer whose check-backs `check` answers; after a failure it can be called again.
+        """Start a producer whose checks `check` answers; after a failure it can be called again.
 
         Raises MQClientError.
         """

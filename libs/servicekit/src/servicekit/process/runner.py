@@ -1,4 +1,4 @@
-"""How a service runs: what starts in which order, and what stops in which order.
+"""The run of a service: the order in which its parts start and stop.
 
 Start: address taken, database migrated and asked for its time, background work, connection with the queue (itself in
 the background), HTTP. Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step

@@ -1,4 +1,4 @@
-"""A service's database: units of work, and what each unit does beside its own rows.
+"""A service's database: units of work, with the messages, inbox and keys of each unit.
 
 `units` (transactions, inbox, idempotency keys) and `outbox` are ports and rules, which a service's use cases import;
 they know no SQL. `database` gives connections, units and dates, on SQLite and on PostgreSQL alike (`backends`);

@@ -1,4 +1,4 @@
-"""The two kinds of database: SQLite and PostgreSQL, what each of them promises, and what is undone on both.
+"""The two kinds of database, SQLite and PostgreSQL: their guarantees, and the rollback of failed units.
 
 What a driver raises comes out as what a service understands: StorageUnavailableError when the same request may succeed
 a moment later. A constraint that is violated stays an IntegrityError, and a mistake in the code stays what it is.

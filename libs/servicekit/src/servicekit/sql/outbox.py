@@ -1,5 +1,5 @@
-"""The outbox: a message that cannot be told now, because the queue is away, is kept beside what it tells, and goes out
-once the queue is back.
+"""The outbox: a message that cannot be sent, because the queue is away, is stored with the change that it reports, and
+sent once the queue is back.
 
     payment = await self._publisher.publish(events.succeeded(payment), lambda unit: self._write(unit, payment))
 

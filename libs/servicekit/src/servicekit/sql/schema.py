@@ -1,4 +1,4 @@
-"""The schema of a service's database: how constraints are named, what is counted in it, and how it is migrated."""
+"""The schema of a service's database: names of constraints, counters, and migrations."""
 
 from __future__ import annotations
 

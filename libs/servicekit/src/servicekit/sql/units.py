@@ -1,4 +1,4 @@
-"""What a unit of work does beside its own rows: a message is told if it commits, and what is repeated changes nothing.
+"""Messages, inbox and idempotency keys of a unit of work: it sends its message if it commits, and is carried out once.
 
 Ports and rules only; `tables` has them in SQL.
 """

@@ -1,1 +1,1 @@
-"""What tests of telemetry need: a receiver of OTLP for other processes, and a recorder for this one."""
+"""Helpers for tests of telemetry: a receiver of OTLP for other processes, and a recorder for this one."""

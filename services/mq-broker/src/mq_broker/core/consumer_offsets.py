@@ -1,4 +1,4 @@
-"""How far each group has consumed each queue (mechanisms C20-C22)."""
+"""The progress of each group in each queue (mechanisms C20-C22)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Range = tuple[int, int]  # first offset, and the one behind the last
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a group has finished of one queue: a set of offsets that only grows (mechanisms C20, C21).
+    """The progress of a group in one queue: a set of finished offsets that only grows (mechanisms C20, C21).
 
     `offset` is the next message to be consumed, were there no ranges. Everything below `offset` is in it, and the
     ranges beyond. What is reported is added as a union: a report that is late or comes twice changes nothing, because
@@ -193,7 +193,7 @@ class ConsumerOffsets:
         return lambda: self._listeners.remove(listener)
 
     def progress(self, group: str, topic: str, queue_id: int) -> Progress | None:
-        """What the group has finished of the queue; None when it has no offset there."""
+        """The group's progress in the queue; None when it has no offset there."""
         return self._progress.get((topic, group), {}).get(queue_id)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -216,7 +216,7 @@ class ConsumerOffsets:
         return known.merged(reported) if known.version == reported.version else known
 
     def put(self, group: str, topic: str, queue_id: int, progress: Progress) -> None:
-        """From now on the group has finished this of the queue."""
+        """Set the group's progress in the queue."""
         if self.progress(group, topic, queue_id) != progress:
             queues = self._queues(topic, group)
             self.count += queue_id not in queues
@@ -224,18 +224,18 @@ class ConsumerOffsets:
             self._changed(group, topic, queue_id)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
-        """Let the group go on exactly at `offset`. Returns what is the case now, with its new version."""
+        """Reset the group's offset to exactly `offset`. Returns the new progress, with its new version."""
         now = self.after_reset(group, topic, queue_id, offset)
         self.put(group, topic, queue_id, now)
         return now
 
     def after_reset(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
-        """What the group will have finished when an operator has set the offset; nothing changes yet."""
+        """The progress that a reset would set; nothing changes yet."""
         known = self.progress(group, topic, queue_id) or self._begun(group, Progress(0))
         return known.set_to(offset, self._resets_before + 1)
 
     def begin(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
-        """Let the group begin at `offset`, unless it has begun. Returns what is the case now."""
+        """Let the group begin at `offset`, unless it has begun. Returns its progress."""
         known = self.progress(group, topic, queue_id)
         if known is None:
             known = self._begun(group, Progress(offset))
@@ -308,7 +308,7 @@ class ConsumerOffsets:
         self._forget(stale)
 
     def forget_group(self, group: str) -> None:
-        """The group begins anew everywhere."""
+        """Forget all offsets of the group."""
         self._forget(self._places_of(group))
 
     def resets_after(self, group: str) -> int:

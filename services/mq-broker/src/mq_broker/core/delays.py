@@ -33,11 +33,11 @@ class DelayProgress:
         return self._done[level].count_ahead if level in self._done else 0
 
     def is_done(self, level: int, offset: int) -> bool:
-        """Whether the record at `offset` of the queue needs nothing any more."""
+        """Whether the record at `offset` of the queue is done."""
         return level in self._done and offset in self._done[level]
 
     def done(self, level: int, offset: int) -> None:
-        """The record at `offset` of the queue waits no more."""
+        """Mark the record at `offset` of the queue as done."""
         self.data_version += self._done.setdefault(level, OffsetSet()).add(offset)
 
     def done_below(self, level: int, offset: int) -> None:
@@ -272,7 +272,7 @@ _SPLIT_BITS = 3  # classes to a doubling, as a power of two
 
 
 class Lateness:
-    """How late deliveries are: a histogram whose classes grow with the lateness.
+    """The lateness of deliveries: a histogram whose classes grow with the lateness.
 
     Milliseconds of what was counted; nothing is forgotten.
 

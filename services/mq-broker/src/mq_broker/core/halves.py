@@ -1,4 +1,4 @@
-"""Records of a transaction: the half message, the op message, and what is delivered in the end.
+"""Records of a transaction: the half message, the operation message, and the delivered message.
 
 Mechanisms T2-T4, T10.
 """

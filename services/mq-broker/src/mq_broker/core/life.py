@@ -61,7 +61,7 @@ class LifeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the broker knows beside the log.
+    """The broker's tables that the log does not tell.
 
     `readers` tells what each group that reads the topic has finished of one of its queues, None where it has no offset;
     `phase` tells where a transaction stands, None for one that it does not remember.
@@ -207,7 +207,7 @@ DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *sorted(WAITI
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a record says of the life of its message.
+    """A record as a step in the life of its message.
 
     Each step of a message leaves a record: its half, its op message, its wait in a delay level, its delivery, its copy
     in a group's retry or dead-letter topic. All of them carry the message's unique id.

@@ -1,4 +1,4 @@
-"""The limits of a broker: what one request, one client and all clients may ask of it, and when its disk is too full."""
+"""The limits of a broker: for one request, one client and all clients, and for the use of its disk."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ HOUR_MS = 3_600_000
 
 
 class GuardMode(enum.Enum):
-    """What happens before messages are deleted that a group has not consumed yet."""
+    """The reaction to messages that are to be deleted and that a group has not consumed yet."""
 
     OFF = "OFF"
     WARN = "WARN"
@@ -188,7 +188,7 @@ class GuardMode(enum.Enum):
 
 
 class Reason(enum.Enum):
-    """Why a file goes."""
+    """The reason to delete a file."""
 
     EXPIRED = "expired"
     FORCED = "the disk is too full"
@@ -248,7 +248,7 @@ def parse_delete_when(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """What the descriptors of a broker's process are for.
+    """The uses of a broker's file descriptors.
 
     Invariant: the shares together never exceed the limit, so that no number of connections, topics or queues can keep
     the store from opening a file.

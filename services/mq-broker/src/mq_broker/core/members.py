@@ -19,7 +19,8 @@ HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat eve
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """What one heartbeat says: producer groups by name, consumers one for each of their groups; and its connection."""
+    """The content of one heartbeat: producer groups by name, one consumer for each of their groups; and its
+    connection."""
 
     client_id: str
     producer_groups: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What one producer has numbered: which of its messages are stored, where, and how many of these are remembered."""
+"""The numbered messages of one producer: which are stored, where, and how many are remembered."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SCAN_ENTRIES_MAX = 8_192  # how far one pull may look for a tag before it answer
 
 @dataclass(slots=True)
 class PullQuery:
-    """What a consumer asks of one queue; `client` is its connection, which a new group counts for.
+    """A consumer's pull from one queue; `client` is its connection, to whose limit a new group counts.
 
     `version` is of the progress from which it goes on; None for a consumer that keeps its offsets itself.
 
@@ -157,7 +157,7 @@ NOT_ENABLED = "this broker does not filter by SQL92; set enablePropertyFilter=tr
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """What a subscription wants, in either of its languages (mechanisms F1, F2).
+    """The filter of a subscription, in either of its languages (mechanisms F1, F2).
 
     Both steps; `condition` is None when the tags decide alone.
 

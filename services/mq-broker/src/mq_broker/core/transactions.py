@@ -25,7 +25,7 @@ class TransactionState(IntEnum):
 
 
 class Phase(enum.Enum):
-    """Where a transaction stands."""
+    """The phase of a transaction."""
 
     PREPARED = "prepared"
     PARKED = "parked"

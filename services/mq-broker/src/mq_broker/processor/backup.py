@@ -146,7 +146,7 @@ class StoreCopy:
         return [*self._small_files(numbers), *self._quarantine, *self._log]
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         while self._open:
             self._open.pop().close()
 

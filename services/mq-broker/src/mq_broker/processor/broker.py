@@ -1,4 +1,4 @@
-"""The broker without its wire: store, states and processors put together, and the work that goes on by itself.
+"""The broker without its wire: store, states, processors, and background work.
 
 The same object runs behind gRPC, and inside a test on a simulated disk and clock.
 """
@@ -66,7 +66,7 @@ CHECKPOINT_INTERVAL_S = 10
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What the configuration says, beside the store's part."""
+    """The broker's options, without the store's."""
 
     identity: BrokerIdentity
     delay_levels: DelayLevels

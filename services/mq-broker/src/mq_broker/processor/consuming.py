@@ -273,7 +273,7 @@ class Offsets:
         return not self.store.follows and not is_newer
 
     def query(self, group: str, topic: str, queue_id: int) -> Progress | None:
-        """What the group has finished of this queue; None when it has never said."""
+        """The group's progress in this queue; None without one."""
         return self.offsets.progress(group, topic, queue_id)
 
     async def known(self, group: str, topic: str, queue_id: int) -> Progress | None:
@@ -292,7 +292,7 @@ class Offsets:
         *,
         whole_topic: bool = False,
     ) -> Progress:
-        """What the group has finished of this queue, which begins where it should if it has no offset yet.
+        """The group's progress in this queue; a group without one begins as it should.
 
         With `whole_topic` all queues of the topic begin in one step, unless the group has an offset in one of them:
         then this queue was made later, and begins with its first message (ADR 90).
@@ -319,7 +319,7 @@ class Offsets:
         return self.query(group, topic, queue_id) or progress
 
     def commit(self, group: str, reports: Iterable[QueueReport]) -> str:
-        """Add what a member of the group has finished. It is durable a moment later.
+        """Add the report of a member. It is durable a moment later.
 
         What is of another version than the queue's progress is left out, and the remark that is returned says so. Where
         the queue has no progress, that is a report from before versions were renewed: the group begins with the first
@@ -350,7 +350,7 @@ class Offsets:
         return f"left out, because the offsets have been reset since: {first_few(late, ', ')}" if late else ""
 
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        """Let the group go on exactly at (topic, queue id, offset): all of them, or none when one makes no sense.
+        """Reset the group's offsets to exactly (topic, queue id, offset): all of them, or none when one makes no sense.
 
         As durable as an acknowledged message on return. Raises RefusedError, on a slave too: what is set anew undoes
         what is finished, and only one broker may do that.

@@ -1,4 +1,4 @@
-"""Consumer groups for an operator: made, changed, deleted, and how far they are (mechanisms C23, L11-L13, N9, N11)."""
+"""Consumer groups for an operator: created, changed, deleted, and their progress (mechanisms C23, L11-L13, N9, N11)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class OffsetChange:
 
 @dataclass
 class ConsumeProgress:
-    """How far a group has consumed, and where it is to begin anew (mechanisms C23, L13).
+    """The progress of a group, and resets of its offsets (mechanisms C23, L13).
 
     The processor of what an operator asks about a group's offsets.
 
@@ -192,7 +192,8 @@ class ConsumeProgress:
     async def reset(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool
     ) -> tuple[list[OffsetChange], list[str]]:
-        """Let the group go on at the first message of each queue that was stored at or after the time (-1: at its end).
+        """Reset the group's offsets to the first message of each queue that was stored at or after the time (-1: its
+        end).
 
         Without `force` no offset moves forward. What is finished beyond an offset that is set is forgotten. Durable on
         return; returns the changes, and the client ids of the members that were told. Raises RefusedError, OSError.
@@ -218,7 +219,7 @@ class ConsumeProgress:
     async def reset_to(
         self, group: str, topic: str, offsets: Sequence[tuple[int, int]]
     ) -> tuple[list[OffsetChange], list[str]]:
-        """Let the group go on exactly at (queue id, offset), and leave the topic's other queues as they are.
+        """Reset the group's offsets to exactly (queue id, offset), and leave the topic's other queues as they are.
 
         All of them, or none when one makes no sense. Durable on return, and returns the same as `reset`. Raises
         RefusedError, OSError.
@@ -271,7 +272,7 @@ CONSUME_DIRECTLY_TIMEOUT_S = 30  # a listener works meanwhile
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What a client has answered. `result` is passed on as it came; None when the code is not SUCCESS."""
+    """A client's answer. `result` is passed on as it came; None when the code is not SUCCESS."""
 
     code: ResponseCode
     remark: str
@@ -308,7 +309,7 @@ class ClientCommands:
         return self.sessions.members.connections(group)
 
     async def running_info(self, group: str, client_id: str) -> object:
-        """What the member says of itself. Raises RefusedError."""
+        """The member's report of its state. Raises RefusedError."""
         self._member(group, client_id)
         return await self._ask(
             group, client_id, RUNNING_INFO_TIMEOUT_S, lambda session, id_: session.get_running_info(id_, group)

@@ -1,4 +1,4 @@
-"""Half messages: written again, asked about, and found again when a broker starts (mechanisms T8-T12)."""
+"""Half messages: their copies, their checks, and their recovery at a start (mechanisms T8-T12)."""
 
 from __future__ import annotations
 

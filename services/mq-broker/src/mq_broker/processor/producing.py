@@ -1,4 +1,4 @@
-"""Messages in: batches are checked, given their place, and acknowledged when the flush policy says so.
+"""Produce requests: batches are checked, stored, and acknowledged by the flush policy.
 
 Mechanism S11.
 """
@@ -295,7 +295,8 @@ class SentBack(NamedTuple):
 
 @dataclass
 class SendBack:
-    """A message comes back that its group could not consume: again later, or to the dead letters (mechanisms R1, R2).
+    """Send backs of messages that a group could not consume: retried later, or moved to the dead letters (mechanisms
+    R1, R2).
 
     The processor of consumer send-back requests.
     """

@@ -1,4 +1,4 @@
-"""Messages found again: by key, by place, by time, and with the whole life of what is found (mechanisms Q1, M2, M8)."""
+"""Queries of messages by key, place and time, and of a message's whole life (mechanisms Q1, M2, M8)."""
 
 from __future__ import annotations
 

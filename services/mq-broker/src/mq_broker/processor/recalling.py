@@ -1,4 +1,4 @@
-"""Messages that wait are taken back, or wait for another time (mechanism D7).
+"""Recalls and reschedules of waiting messages (mechanism D7).
 
 The index finds the waiting records of a key. What becomes of each is decided in one step of the event loop with the
 write that says so, as a delivery is: so a message is either removed or delivered. An answer is given when what it says
@@ -57,7 +57,7 @@ class NewTime:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What became of one message; `due_ms` is 0 unless it was rescheduled."""
+    """The outcome for one message; `due_ms` is 0 unless it was rescheduled."""
 
     message_id: str
     outcome: RecallOutcome
@@ -66,7 +66,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class RecallAnswer:
-    """What became of the messages with the key, the newest first, and whether one request was not enough for them."""
+    """The outcomes for the messages with the key, the newest first, and whether one request was not enough for them."""
 
     messages: list[Recalled]
     truncated: bool

@@ -31,7 +31,7 @@ EXPIRY_SCAN_S = 10  # RocketMQ's scan of idle channels
 
 
 class Session(Protocol):
-    """The way down to one client."""
+    """The stream of commands to one client."""
 
     def consumer_ids_changed(self, group: str) -> None:
         """Tell the client that members of the group came or went."""
@@ -40,13 +40,13 @@ class Session(Protocol):
         """Tell the client that these topics have other queues than before, or exist since now, or no more."""
 
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
-        """Ask the client what has become of the transaction; it answers by ending it."""
+        """Ask the client for the outcome of the transaction; it answers by ending it."""
 
     def reset_consumer_offset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> None:
-        """Tell the client where the group goes on in (topic, queue id), whatever it has pulled already."""
+        """Tell the client the group's new offsets by (topic, queue id), whatever it has pulled already."""
 
     def get_running_info(self, command_id: int, group: str) -> None:
-        """Ask the client how its consumer is; it answers with the command's id."""
+        """Ask the client for the state of its consumer; it answers with the command's id."""
 
     def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
         """Have the client's listener consume the record now; it answers with the command's id."""

@@ -1,4 +1,4 @@
-"""Topics made, changed, deleted and counted for an operator, and how operators' changes are refused (mechanism N11)."""
+"""Topics created, changed, deleted and counted for an operator, and refusals of operators' changes (mechanism N11)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Changing:
         await self.make(Change(resets=resets) if moved else None, lambda: made(moved))
 
 
-# What a slave refuses, and with which code what the store refuses is answered.
+# Refusals of a slave, and the response codes for errors of the store.
 
 NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
 

@@ -1,4 +1,4 @@
-"""Transactions: half messages wait for their end, from their producer or from an operator (mechanisms T1-T12)."""
+"""Transactions: half messages are committed or rolled back by their producer or an operator (mechanisms T1-T12)."""
 
 from __future__ import annotations
 

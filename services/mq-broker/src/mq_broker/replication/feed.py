@@ -1,4 +1,5 @@
-"""One slave as its master serves it: the comparison of the logs, then bytes, states and beats as it can follow."""
+"""The master's side of one link: it compares the logs, then sends bytes, states and heartbeats as the slave can
+follow."""
 
 from __future__ import annotations
 

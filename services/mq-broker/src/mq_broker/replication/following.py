@@ -1,4 +1,4 @@
-"""One link of a slave: finding out where to begin, then taking over what the master sends."""
+"""The slave's side of one link: it finds where to begin, then takes over what the master sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BrokerService: each call is taken apart, given to its processor, and its answer put together."""
+"""BrokerService: decodes each call, passes it to its processor, and encodes the answer."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class _BadRequestError(ValueError):
 
 
 class _Session:
-    """The way down to one client."""
+    """The stream of commands to one client."""
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies

@@ -1,4 +1,4 @@
-"""How calls come in: streams, the limits of their requests, and answers to what is refused, within the memory."""
+"""Incoming calls: streams, the limits of requests, answers to refused ones, and the response memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication over gRPC: links between masters and slaves, and what operators ask of it (mechanism H2)."""
+"""Replication over gRPC: links between masters and slaves, and the calls of operators (mechanism H2)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Messages that wait for their time: the delay levels, and the timer for any other time."""
+"""Delayed messages: the delay levels, and the timer for any other time."""

@@ -1,4 +1,4 @@
-"""The keys of waiting messages in the order in which they are due: in memory, in runs, and all of them together."""
+"""The keys of waiting messages in the order of their due times: in memory, in runs, and merged."""
 
 from __future__ import annotations
 

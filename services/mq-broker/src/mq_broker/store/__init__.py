@@ -1,1 +1,1 @@
-"""Files: what the broker keeps, byte for byte as FORMAT.md says, and how it comes back after a crash."""
+"""The broker's files, byte for byte as FORMAT.md says, and their recovery after a crash."""

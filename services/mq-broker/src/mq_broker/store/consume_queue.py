@@ -1,4 +1,4 @@
-"""Consume queues: for each message of one queue, where it stands in the log (mechanism S3)."""
+"""Consume queues: for each message of one queue, its offset in the log (mechanism S3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slave's copy of the log: what has come from the master is appended, and what the master has not is cut off."""
+"""A slave's copy of the log: bytes of the master are appended, and what the master does not have is cut off."""
 
 from __future__ import annotations
 

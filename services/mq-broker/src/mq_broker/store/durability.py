@@ -1,4 +1,4 @@
-"""How far the store is durable: synced, confirmed by slaves, checkpointed; and whether it accepts more."""
+"""Durability of the store: syncs, confirmation by slaves, checkpoints; and whether writes are accepted."""
 
 from __future__ import annotations
 

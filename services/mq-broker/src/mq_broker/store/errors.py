@@ -1,4 +1,4 @@
-"""What can go wrong in the store.
+"""The errors of the store.
 
 StoreError
 ├── StoreFencedError      the disk has failed; nothing is accepted until the process starts again

@@ -1,4 +1,4 @@
-"""The index (mechanisms M2, S4): where the messages with a key are, in files of hash slots with linked entries.
+"""The index of messages by key (mechanisms M2, S4): files of hash slots with linked entries.
 
 It follows the log, and can be rebuilt from it. FORMAT.md says each byte; the layout is RocketMQ's.
 """

@@ -1,4 +1,4 @@
-"""The commit log read from end to end, past what is broken, and copies of that.
+"""Scans of the commit log past damage, and copies of the damage.
 
 See docs/reference/faults.md#store, bit flips.
 """

@@ -1,4 +1,4 @@
-"""The store as the rest of the broker sees it: put batches, read them back, nothing lost."""
+"""The store's interface for the other layers: put batches, and read them back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FlushDiskType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What the configuration says about the store."""
+    """The options of the store."""
 
     layout: StoreLayout
     flush_disk_type: FlushDiskType

@@ -1,4 +1,4 @@
-"""Where each consume queue ended at a checkpoint, so that a start need not look for it in the files (ADR 141)."""
+"""The ends of consume queues at a checkpoint, so that a start need not find them in the files (ADR 141)."""
 
 from __future__ import annotations
 

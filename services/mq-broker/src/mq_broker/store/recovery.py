@@ -1,4 +1,4 @@
-"""From the files of a stopped broker to a store that can go on (mechanisms S6-S8): how a store opens and closes."""
+"""Recovery of a stopped broker's files (mechanisms S6-S8): how a store opens and closes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an operator runs beside a broker or on its stopped store. Nothing here writes to a store."""
+"""Tools for operators, on the store of a running or stopped broker. They never write to a store."""

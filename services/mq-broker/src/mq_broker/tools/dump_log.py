@@ -1,4 +1,4 @@
-"""A look into a store on disk: `python -m mq_broker.tools.dump_log STORE [--verify] [--files] [--json] ...`."""
+"""Shows a store on disk: `python -m mq_broker.tools.dump_log STORE [--verify] [--files] [--json] ...`."""
 
 from __future__ import annotations
 

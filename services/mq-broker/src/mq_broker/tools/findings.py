@@ -1,4 +1,4 @@
-"""What a look into a store has found: differences, which are wrong, and notes, which are only worth knowing."""
+"""The findings of a look into a store: differences, which are wrong, and notes, which are only worth knowing."""
 
 from __future__ import annotations
 

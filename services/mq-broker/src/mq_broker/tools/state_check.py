@@ -1,4 +1,4 @@
-"""The small files of a store: what they say, and whether the log bears it out."""
+"""The small files of a store, compared with the log."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the name server decides, without network, clock or protobuf."""
+"""The name server's decisions, without network, clock or protobuf."""

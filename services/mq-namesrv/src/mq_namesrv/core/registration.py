@@ -1,4 +1,4 @@
-"""What a broker says about itself, and whether it makes sense: its topics, and which master is the present one."""
+"""Registrations of brokers and their checks: identities, topics, and the epochs of masters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies around orders: payments over HTTP, the dead letters of its queue, and its metrics."""
+"""Adapters of orders: payments over HTTP, the dead letters of its queue, and its metrics."""
 
 from __future__ import annotations
 

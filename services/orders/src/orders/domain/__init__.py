@@ -1,1 +1,1 @@
-"""What an order is and what may happen to it: plain values and pure functions, no database, no network, no clock."""
+"""Orders and their transitions: plain values and pure functions, no database, no network, no clock."""

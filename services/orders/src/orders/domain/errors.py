@@ -1,4 +1,4 @@
-"""What can go wrong in orders, split by what the caller should do. The tree goes on from servicekit.errors.
+"""The errors of orders, split by what the caller should do. The tree goes on from servicekit.errors.
 
 ServiceError
 ├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing

@@ -1,1 +1,1 @@
-"""What orders does: each use case in one file, against ports for the database, the queue, time and chance."""
+"""The use cases of orders: each one in one file, against ports for the database, the queue, time and chance."""

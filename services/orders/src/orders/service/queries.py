@@ -1,4 +1,4 @@
-"""What can be asked, and the products that can be changed."""
+"""Queries, and the commands that change products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a payment: a seller ships, a buyer confirms, or the order completes by itself some days later."""
+"""The commands after a payment: a seller ships, a buyer confirms, or the order completes by itself some days later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies around payments, beside the gateway: orders over HTTP, and metrics."""
+"""Adapters of payments beside the gateway: orders over HTTP, and metrics."""
 
 from __future__ import annotations
 

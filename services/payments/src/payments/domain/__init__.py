@@ -1,1 +1,1 @@
-"""What a payment is and what may happen to it: plain values and pure functions, no database, no network, no clock."""
+"""Payments and their transitions: plain values and pure functions, no database, no network, no clock."""

@@ -1,4 +1,4 @@
-"""What can go wrong in payments, below the errors that every service has (servicekit.errors).
+"""The errors of payments, below the errors that every service has (servicekit.errors).
 
 ServiceError
 ├── RefusedError

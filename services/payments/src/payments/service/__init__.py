@@ -1,1 +1,1 @@
-"""What payments does: each use case in one file, against ports for database, gateway, queue, time and chance."""
+"""The use cases of payments: each one in one file, against ports for database, gateway, queue, time and chance."""

@@ -1,4 +1,4 @@
-"""What payments asks of the gateway and of orders."""
+"""The ports of payments to the gateway and to orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling: what a decision of the gateway changes, and the books that it is written into."""
+"""Settlement: the effects of a gateway's decision, and its entries in the books."""
 
 from __future__ import annotations
 
