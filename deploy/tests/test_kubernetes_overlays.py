@@ -150,7 +150,7 @@ def test_requests_from_outside_go_to_ports_that_policies_open() -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "payments"])
-def test_with_an_ingress_the_pods_believe_its_network_and_without_one_nobody_else(name: str) -> None:
+def test_with_an_ingress_the_pods_believe_its_network_and_without_one_no_other(name: str) -> None:
     def trusted(documents: list[Document]) -> dict[str, str]:
         (container,) = named(documents, "Deployment", name)["spec"]["template"]["spec"]["containers"]
         return {one["name"]: one["value"] for one in container["env"] if "TRUSTED" in one["name"]}

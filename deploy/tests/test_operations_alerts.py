@@ -66,7 +66,7 @@ def shop_groups() -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["DeadLettersOfTheShop", "DeadLetters"])
-def test_dead_letters_of_every_group_of_the_shop_wake_somebody(alert_rules: Rules, name: str) -> None:
+def test_dead_letters_of_every_group_of_the_shop_are_critical(alert_rules: Rules, name: str) -> None:
     patterns = set(re.findall(r'messaging_consumer_group_name[=!]~"([^"]+)"', alert_rules[name]["expr"]))
     (pattern,) = patterns
     groups = shop_groups() - {orders.bootstrap.ORDER_FEED_GROUP}  # which broadcasts: nothing dies there

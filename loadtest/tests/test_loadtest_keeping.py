@@ -51,7 +51,7 @@ def test_load_whose_brokers_have_not_started_leaves_nothing(tmp_path: Path) -> N
         read_left(tmp_path)
 
 
-async def test_folder_of_somebody_else_is_not_emptied(tmp_path: Path) -> None:
+async def test_foreign_folder_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / SHOP_FOLDER).mkdir()
     (tmp_path / SHOP_FOLDER / "thesis.txt").write_text("years of work")
     with pytest.raises(FolderError, match="is not empty"):

@@ -173,7 +173,7 @@ def test_the_mix_is_in_percent() -> None:
     assert sum(MIX.values()) == 100
 
 
-def test_a_plan_travels_as_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
+def test_a_plan_travels_as_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
     plan = LoadPlan(
         orders_url="http://o", payments_url="http://p", tokens=["t"], product_ids=["a"], records="r",
         stages=[Stage(1.0, 2.0)], tries=1,
@@ -253,7 +253,7 @@ def test_a_process_that_was_started_anew_begins_at_zero() -> None:
     assert watched.cpu_shares("broker-a") == [(1, 0.5), (2, 0.25), (3, 0.25)]
 
 
-def test_lateness_is_of_orders_that_nobody_paid_in_time() -> None:
+def test_lateness_is_of_orders_that_were_not_paid_in_time() -> None:
     cancelled = replace(closed("x"), closed_at_ms=closed("x").expires_at_ms - 1)
     assert close_lateness_s([closed("a", 20), paid("b", "pay"), cancelled, closed("c", 0)]) == [0.02, 0.0]
 
@@ -282,7 +282,7 @@ def test_the_first_order_after_a_fault_was_asked_for_after_it() -> None:
         ([], False),
     ],
 )
-def test_a_step_is_sustained_when_nearly_nobody_is_late_or_refused(requests: list[Request], sustained: bool) -> None:
+def test_a_step_is_sustained_when_nearly_none_is_late_or_refused(requests: list[Request], sustained: bool) -> None:
     assert step_of(evidence(*requests), 10.0, 8.0).sustained is sustained
 
 

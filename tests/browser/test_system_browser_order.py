@@ -131,7 +131,7 @@ async def test_a_change_that_comes_while_the_page_is_fetched_is_shown(stage: Sta
         await ann.expect_same_page()
 
 
-async def test_whoever_is_signed_out_is_led_to_where_one_signs_in(stage: Stage) -> None:
+async def test_a_visitor_without_a_session_is_led_to_the_page_for_signing_in(stage: Stage) -> None:
     async with an_open_order(stage, "signed-out") as (ann, order_id):
         await ann.page.context.clear_cookies()
         await ann.page.evaluate("window.dispatchEvent(new Event('online'))")

@@ -155,7 +155,7 @@ def test_every_port_of_the_machine_can_be_chosen() -> None:
     assert [found[1] for found in variables if found and found[1] not in documented] == []
 
 
-def test_grafana_knows_whoever_looks() -> None:
+def test_grafana_signs_its_visitors_in() -> None:
     assert "ANONYMOUS" not in str(compose()["services"]["grafana"]["environment"])
 
 

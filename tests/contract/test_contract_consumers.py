@@ -80,7 +80,7 @@ async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit
 
 
 @pytest.mark.mechanism("O1")
-async def test_one_queue_is_one_order_for_everybody(visit: Visit) -> None:
+async def test_one_queue_is_one_order_for_all_consumers(visit: Visit) -> None:
     """Mechanism O1: global order is a topic with one queue; a second member of the group waits behind the first."""
     await visit.add_topic(queues=1)
     producer = await visit.producer()
@@ -193,7 +193,7 @@ async def test_member_that_subscribes_differently_is_refused_and_told_why(visit:
 
 
 @pytest.mark.mechanism("C25")
-async def test_backlog_is_consumed_by_who_comes_late(visit: Visit) -> None:
+async def test_backlog_is_consumed_by_a_late_member(visit: Visit) -> None:
     """Mechanism C25: messages wait as long as they have to; who comes late gets all of them, in order."""
     await visit.add_topic(queues=1)
     producer, inbox = await visit.producer(), visit.inbox()

@@ -73,7 +73,7 @@ async def test_transaction_whose_end_got_lost_is_committed_when_the_broker_asks(
 
 
 @pytest.mark.mechanism("P17")
-async def test_any_living_member_of_the_group_answers_for_one_that_has_left(visit: Visit) -> None:
+async def test_any_active_member_of_the_group_answers_for_one_that_has_left(visit: Visit) -> None:
     await visit.add_topic(1)
     leaving, staying, inbox = Books(UNKNOW), Books(ROLL_BACK, when_asked=COMMIT), visit.inbox()
     await visit.consumer(inbox)
@@ -87,7 +87,7 @@ async def test_any_living_member_of_the_group_answers_for_one_that_has_left(visi
 
 
 @pytest.mark.mechanism("T9")
-async def test_nobody_is_asked_before_the_time_that_the_half_names(visit: Visit) -> None:
+async def test_no_member_is_asked_before_the_time_that_the_half_names(visit: Visit) -> None:
     await visit.add_topic(1)
     books, inbox = Books(UNKNOW, when_asked=COMMIT), visit.inbox()
     await visit.consumer(inbox)

@@ -257,7 +257,7 @@ async def test_a_terminal_gets_colours_its_width_and_a_question(tmp_path: Path) 
         assert (code, b"[y/N]" in shown) == (0, False)
 
 
-async def test_it_ends_quietly_when_nobody_reads_on_and_when_it_is_interrupted(tmp_path: Path) -> None:
+async def test_it_ends_quietly_when_its_reader_ends_and_when_it_is_interrupted(tmp_path: Path) -> None:
     async with operated(tmp_path, brokers=1) as (_, shell):
         repeating = await shell.start("clusterList", "-i", "1")
         assert repeating.stdout

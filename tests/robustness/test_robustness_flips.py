@@ -74,7 +74,7 @@ def test_the_judge_sees_a_lost_a_wrong_and_a_misplaced_record() -> None:
     assert "at -1 that was not stored there" in problems(data[:-1])[0]
 
 
-def test_the_judge_sees_damage_that_nobody_noticed() -> None:
+def test_the_judge_sees_unnoticed_damage() -> None:
     judge = judges()[0]
     record = judge.image.records[0]
     path, at = judge.image.log_file(record.log_offset)

@@ -273,7 +273,7 @@ def test_lines_are_read_back_up_to_the_last_whole_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"1", b"1:2", b"x:2:", b"1:y:", b"\xff:\xff:"])
-def test_a_body_of_nobodys_has_no_name(body: bytes) -> None:
+def test_a_body_that_was_never_sent_has_no_name(body: bytes) -> None:
     assert name_of(body) is None
     assert name_of(body_of(SEED, Name(3, 17))) == Name(3, 17)
 

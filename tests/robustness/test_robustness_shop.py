@@ -106,7 +106,7 @@ def test_of_the_last_seats_there_are_fewer_than_are_wanted() -> None:
     assert all(units[seat] >= count for seat, count in wanted.items() if seat != LAST_SEATS)
 
 
-def test_what_everybody_was_told_is_so() -> None:
+def test_what_clients_were_told_is_so() -> None:
     assert problems(truth(), GOOD) == []
 
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_hostile_clients_cost_the_documented_memory_and_delay_nobody(tmp_path: Path, seed: int) -> None:
+async def test_hostile_clients_cost_the_documented_memory_and_delay_no_others(tmp_path: Path, seed: int) -> None:
     outcome = await run_budget(tmp_path, seed, 100)
     assert outcome.violations == (), f"{outcome.counts}; again: the sweep `budget`, see README.md"
     assert outcome.counts["sends"] > 300

@@ -72,7 +72,7 @@ def can_connect(network: Network, place: str, to: str) -> bool:
     return "Refused" in run.stderr
 
 
-def test_everybody_reaches_everybody_and_nothing_is_left_of_the_network() -> None:
+def test_all_namespaces_reach_each_other_and_nothing_is_left_of_the_network() -> None:
     with Network() as network:
         namespaces = [network.places.namespace(place) for place in (CLIENT, *NODES)]
         assert all(can_connect(network, one, other) for one in HOSTS for other in HOSTS if one != other)
@@ -90,7 +90,7 @@ def test_a_network_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.Monkey
     assert network.places.prefix not in tool("ip", "netns", "list")
 
 
-def test_whoever_is_silenced_is_not_heard_until_it_is_healed() -> None:
+def test_a_silenced_namespace_is_not_heard_until_it_is_healed() -> None:
     with Network() as network:
         faults = Faults(network.places)
         faults.silence("a", "b")

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.needs("postgresql"), pytest.mark.processes, pytest.mar
 
 
 @pytest.mark.mechanism("X3", "U4")
-def test_200_orders_under_faults_end_as_everybody_was_told(record_property: Callable[[str, object], None]) -> None:
+def test_200_orders_under_faults_end_as_clients_were_told(record_property: Callable[[str, object], None]) -> None:
     outcome = play(SEED, ROUND_ORDERS, postgresql=True)
     assert outcome.violations == (), f"again: .venv/bin/python tests/robustness/runner.py --replay shop {SEED}"
     assert outcome.executed == ROUND_ORDERS

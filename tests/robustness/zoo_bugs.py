@@ -185,7 +185,7 @@ BUGS: tuple[Bug, ...] = (
         f"{STORE}/message_store.py",
         "return self.flusher.durable_end if self.is_sync_flush else self.log.end",
         "return self.log.end",
-        f"{STORE_TESTS}::test_under_sync_flush_nobody_reads_what_is_not_on_disk",
+        f"{STORE_TESTS}::test_under_sync_flush_what_is_not_on_disk_cannot_be_read",
     ),
     bug(
         "15",
@@ -422,8 +422,7 @@ BUGS: tuple[Bug, ...] = (
         'orders.c.status == bindparam("old_status"),\n    orders.c.version == bindparam("old_version"),',
         'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status")),\n'
         '    orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',
-        "services/orders/tests/test_orders_use_cases.py"
-        "::test_whoever_decides_on_an_old_reading_loses_by_compare_and_set",
+        "services/orders/tests/test_orders_use_cases.py::test_a_decision_on_an_old_reading_loses_by_compare_and_set",
     ),
     bug(
         "34",

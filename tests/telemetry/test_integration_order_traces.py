@@ -96,7 +96,7 @@ def test_a_check_back_finds_what_the_local_transaction_has_done(told: Told) -> N
     assert [span.attributes[names.TRANSACTION_STATE] for span in halves] == ["committed", "committed"]
 
 
-def test_a_message_that_nobody_understands_is_tried_again_and_given_up_in_the_trace(told: Told) -> None:
+def test_an_unreadable_message_is_tried_again_and_given_up_in_the_trace(told: Told) -> None:
     spans = told.trace("given up")
     tries = [span for span in spans if span.name == "process payment-events"]
     assert [span.attributes.get(names.RECONSUME_TIMES, 0) for span in sorted(tries, key=lambda s: s.start_ns)] == [0, 1]

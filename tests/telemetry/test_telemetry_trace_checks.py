@@ -110,7 +110,7 @@ def test_a_link_into_another_trace_is_followed_where_that_trace_is_known() -> No
         (replace(WHOLE[0], service="payments"), "orders: POST /orders, a child of nothing"),
     ],
 )
-def test_a_step_that_is_missing_or_somebody_elses_is_named(changed: ReceivedSpan, missing: str) -> None:
+def test_a_step_that_is_missing_or_of_another_service_is_named(changed: ReceivedSpan, missing: str) -> None:
     spans = [changed if one.span_id == changed.span_id else one for one in WHOLE]
     assert any(missing in str(step) for step in missing_steps(spans, LIFE)), missing_steps(spans, LIFE)
     with pytest.raises(AssertionError, match="the trace:"):

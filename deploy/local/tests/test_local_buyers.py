@@ -235,7 +235,9 @@ async def test_buyer_looks_until_the_gateway_has_decided_and_tries_again_when_it
         ),
     ],
 )
-async def test_what_follows_a_payment_is_done_by_whoever_may(then: Then, commands: list[str], deeds: set[Deed]) -> None:
+async def test_what_follows_a_payment_is_done_by_callers_that_may(
+    then: Then, commands: list[str], deeds: set[Deed]
+) -> None:
     pretended = PretendedShop()
     buyers = await trade(pretended, planned("x", Pays.SOON, 0, then=then))
     assert pretended.commands == commands
@@ -252,6 +254,6 @@ async def test_an_order_that_completed_before_its_buyer_confirmed_it_is_not_coun
     assert buyers.endings.done == {"completed": {Deed.SHIPPED}}
 
 
-async def test_refusal_that_nobody_planned_ends_the_buying() -> None:
+async def test_unplanned_refusal_ends_the_buying() -> None:
     with pytest.raises(RefusedError, match="wrong-amount"):
         await trade(PretendedShop(), planned("x", Pays.SOON, 0, "robbed"), planned("y", Pays.AT_EXPIRY, 60_000))

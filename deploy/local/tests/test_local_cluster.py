@@ -61,7 +61,7 @@ async def test_cluster_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -
     assert cluster.leftover() == ()
 
 
-async def test_port_of_somebody_else_is_refused_before_anything_starts(tmp_path: Path) -> None:
+async def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cluster = Cluster(tmp_path, brokers=0, orders=False, ports=[port])

@@ -64,7 +64,7 @@ def test_folder_of_an_earlier_demonstration_is_emptied(tmp_path: Path) -> None:
         assert {path.name for path in folder.iterdir()} == {".hourglass-demo"}
 
 
-def test_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+def test_foreign_folder_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(FolderError, match="is not empty and not the folder of an earlier demonstration"):  # noqa: SIM117
         with empty_folder(tmp_path):

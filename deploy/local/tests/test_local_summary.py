@@ -139,7 +139,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([], 50) == 0
 
 
-def test_a_buyer_whose_order_had_closed_before_he_paid_is_not_expected_to_pay_twice() -> None:
+def test_a_buyer_whose_order_closed_before_the_payment_is_not_expected_to_pay_twice() -> None:
     assert found(replace(SHOPPED, attempts=[TWICE, attempt(Pays.TWICE, None), LOST_RACE])) == []
 
 

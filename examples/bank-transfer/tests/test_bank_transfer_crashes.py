@@ -205,7 +205,7 @@ async def die_as_sender(world: World, death: Death) -> None:
 
 @pytest.mark.mechanism("X10")
 @pytest.mark.parametrize("point", OF_A, ids=lambda point: point.value)
-async def test_whoever_dies_in_bank_a_both_accounts_change_or_none(point: Point, world: World) -> None:
+async def test_whatever_dies_in_bank_a_both_accounts_change_or_none(point: Point, world: World) -> None:
     await die_as_sender(world, Death(point))
     async with SendingBank(*world.sender("second")) as bank_a, ReceivingBank(*world.receiver("b")):
         await world.until_checked()
@@ -225,7 +225,7 @@ async def test_whoever_dies_in_bank_a_both_accounts_change_or_none(point: Point,
 
 @pytest.mark.mechanism("X10")
 @pytest.mark.parametrize("point", OF_B, ids=lambda point: point.value)
-async def test_whoever_dies_in_bank_b_is_credited_once(point: Point, world: World) -> None:
+async def test_whatever_dies_in_bank_b_the_account_is_credited_once(point: Point, world: World) -> None:
     death = Death(point)
     async with SendingBank(*world.sender()) as bank_a:
         first = MortalReceiver(death, *world.receiver("b-1"))
@@ -256,7 +256,7 @@ async def test_a_broker_that_dies_before_it_hears_of_the_commit_asks_and_deliver
         await world.until(AFTER)
 
 
-async def test_an_account_without_enough_is_not_debited_and_nobody_is_credited(world: World) -> None:
+async def test_an_account_without_enough_is_not_debited_and_none_is_credited(world: World) -> None:
     async with SendingBank(*world.sender()) as bank_a, ReceivingBank(*world.receiver("b")):
         with pytest.raises(TransferRefusedError, match="alice has no 2000001 to give"):
             await bank_a.transfer(TransferOrder("transfer-1", "alice", "bob", OPENING + 1))

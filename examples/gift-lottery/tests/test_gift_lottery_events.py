@@ -145,7 +145,7 @@ async def test_the_gift_of_an_order_that_its_seller_closes_goes_back_into_the_po
     assert await consume(broker, lottery, has(RETURNED=1)) == Standing(GIFTS, {TicketStatus.RETURNED: 1})
 
 
-async def test_an_order_that_nobody_paid_has_no_ticket(broker: EmbeddedBroker, lottery: Lottery) -> None:
+async def test_an_unpaid_order_has_no_ticket(broker: EmbeddedBroker, lottery: Lottery) -> None:
     await tell(broker, expired("o-1"), paid("o-2"))
     assert (await consume(broker, lottery, has(RESERVED=1))).tickets == {RESERVED: 1}
 
@@ -172,7 +172,7 @@ async def test_two_members_share_the_events_and_draw_each_order_once(broker: Emb
     assert standing.tickets == {RESERVED: 3, TicketStatus.TOO_LATE: 17}
 
 
-async def test_an_event_that_cannot_be_read_is_tried_again_and_holds_up_nobody(
+async def test_an_event_that_cannot_be_read_is_tried_again_and_holds_up_no_other(
     broker: EmbeddedBroker, lottery: Lottery
 ) -> None:
     await tell(broker, OutgoingMessage(TOPIC, "paid", "o-1", b"{}"), paid("o-2"))

@@ -67,7 +67,7 @@ async def test_a_poller_closes_an_order_of_12_00_35_55_seconds_late_and_wastes_t
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design.name)
-async def test_every_design_closes_what_nobody_pays_while_nothing_goes_wrong(design: Design) -> None:
+async def test_every_design_closes_unpaid_orders_while_nothing_goes_wrong(design: Design) -> None:
     calm = await outcome(design, CALM)
     assert (calm.orders, calm.stuck, calm.refused) == (WORKLOAD.orders, 0, 0)
     assert calm.paid + calm.closed == calm.orders
@@ -93,7 +93,7 @@ async def test_a_restart_loses_what_a_delay_queue_holds_in_memory() -> None:
         assert (await outcome(design, RESTART)).withheld_minutes < lost.withheld_minutes / 10
 
 
-async def test_what_expired_during_a_restart_is_closed_as_soon_as_somebody_is_back() -> None:
+async def test_what_expired_during_a_restart_is_closed_as_soon_as_a_server_is_back() -> None:
     late = await outcome(MESSAGE_QUEUE, RESTART)
     assert 60 < late.late_max_s <= 5 * 60  # the restart takes five minutes
 

@@ -95,7 +95,7 @@ async def test_an_http_answer_that_is_empty_or_broken_is_an_error(reply: bytes, 
             await source_of(f"mq+http://{address}/nsaddr").look_up()
 
 
-async def test_nobody_behind_the_url_is_an_error() -> None:
+async def test_no_server_behind_the_url_is_an_error() -> None:
     async with http_server(b"") as address:
         pass
     with pytest.raises(NoRouteError, match=address):

@@ -92,7 +92,7 @@ class TestWhoIsAsked:
             (lambda admin: admin.pull(MessageQueue("orders", "a", 0), 0, expression="|| *"), "tag expression"),
         ],
     )
-    async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(self, call: Call, sentence: str) -> None:
+    async def test_what_makes_no_sense_is_refused_before_any_broker_is_asked(self, call: Call, sentence: str) -> None:
         cluster, *_ = two()
         async with Admin(cluster.url) as admin:
             with pytest.raises(IllegalArgumentError, match=sentence):
@@ -110,7 +110,7 @@ class TestWhoIsAsked:
             lambda admin: admin.explain("key"),
         ],
     )
-    async def test_before_its_start_it_asks_nobody(self, call: Call) -> None:
+    async def test_before_its_start_it_asks_no_broker(self, call: Call) -> None:
         cluster, *_ = two()
         with pytest.raises(IllegalStateError, match="admin is not running"):
             await call(Admin(cluster.url))

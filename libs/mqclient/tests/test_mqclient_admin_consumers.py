@@ -58,7 +58,7 @@ class TestConnections:
             )
             assert await admin.consumer_connections(GROUP) == [ConsumerConnection("10.0.0.1@one", data, 7, ("a", "b"))]
 
-    async def test_a_group_without_members_has_none_and_one_that_nobody_knows_is_refused(self) -> None:
+    async def test_a_group_without_members_has_none_and_an_unknown_one_is_refused(self) -> None:
         cluster, a, _ = two()
         async with Admin(cluster.url) as admin:
             with pytest.raises(BrokerRejectedError, match="SUBSCRIPTION_GROUP_NOT_EXIST"):
@@ -147,7 +147,7 @@ class TestResetByQueue:
             [common_pb.QueueOffset(topic="orders", queue_id=0, offset=1)]
         ]
 
-    async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(self) -> None:
+    async def test_what_makes_no_sense_is_refused_before_any_broker_is_asked(self) -> None:
         cluster, a, _ = two()
         queue = MessageQueue("orders", "a", 0)
         async with Admin(cluster.url) as admin:

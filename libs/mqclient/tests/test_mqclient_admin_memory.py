@@ -146,7 +146,7 @@ class TestGroups:
 
 
 class TestReset:
-    async def test_a_living_consumer_consumes_again_from_there(self, broker: EmbeddedBroker, admin: Admin) -> None:
+    async def test_an_active_consumer_consumes_again_from_there(self, broker: EmbeddedBroker, admin: Admin) -> None:
         listener = RecordingListener()
         async with consumer_of(broker, listener):
             await send(broker, 4)

@@ -202,7 +202,7 @@ class TestById:
             "7F0000010000" + "2A9F" + "8" + "0" * 15,
         ],
     )
-    async def test_what_is_no_id_by_position_is_said_so_before_anybody_is_asked(
+    async def test_what_is_no_id_by_position_is_said_so_before_any_broker_is_asked(
         self, admin: Admin, message_id: str
     ) -> None:
         with pytest.raises(IllegalArgumentError):
@@ -260,7 +260,7 @@ CALLS: dict[str, Callable[[Admin], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_an_admin_that_was_not_started_or_has_been_shut_down_asks_nobody(
+async def test_an_admin_that_was_not_started_or_has_been_shut_down_asks_no_broker(
     broker: EmbeddedBroker, call: str
 ) -> None:
     admin = Admin(broker.url)

@@ -108,7 +108,7 @@ class TestOnABroker:
 
     @pytest.mark.parametrize("is_parked", [True, False])
     @pytest.mark.parametrize("commit", [True, False])
-    async def test_a_decision_holds_and_is_told_to_whoever_decides_again(
+    async def test_a_decision_holds_and_is_the_answer_to_a_second_one(
         self, broker: EmbeddedBroker, admin: Admin, commit: bool, is_parked: bool
     ) -> None:
         id_ = await (park if is_parked else send_unknown)(broker, b"body")
@@ -123,13 +123,13 @@ class TestOnABroker:
             details = await admin.transaction(id_)
             assert (details.info.phase, details.message, details.remark) == (ENDS[commit], None, "")
 
-    async def test_a_transaction_that_nobody_knows_is_not_found(self, admin: Admin) -> None:
+    async def test_an_unknown_transaction_is_not_found(self, admin: Admin) -> None:
         for call in (admin.transaction("made up"), admin.decide_transaction("made up", commit=True)):
             with pytest.raises(BrokerRejectedError, match="made up") as raised:
                 await call
             assert raised.value.code == ResponseCode.QUERY_NOT_FOUND
 
-    async def test_what_makes_no_sense_is_asked_of_nobody(self, admin: Admin) -> None:
+    async def test_what_makes_no_sense_is_asked_of_no_broker(self, admin: Admin) -> None:
         with pytest.raises(IllegalArgumentError, match="PREPARED or PARKED"):
             await admin.list_transactions(phase=COMMITTED)
         for count in (0, 2_001):
@@ -172,7 +172,7 @@ class TestOverBrokers:
             assert await admin.decide_transaction("tx", commit=True) is COMMITTED
             assert b.admin.transactions["tx"].phase == pb.TP_COMMITTED
 
-    async def test_nobody_says_not_found_while_a_broker_cannot_be_asked(self) -> None:
+    async def test_the_answer_is_not_not_found_while_a_broker_cannot_be_asked(self) -> None:
         cluster, a, _ = two()
         a.unary_errors[DECIDE_TRANSACTION.path].append(BrokerUnreachableError("a is away"))
         async with Admin(cluster.url) as admin:
@@ -181,7 +181,7 @@ class TestOverBrokers:
             with pytest.raises(BrokerRejectedError):
                 await admin.decide_transaction("tx", commit=True)
 
-    async def test_without_brokers_nobody_can_be_asked(self) -> None:
+    async def test_without_brokers_there_is_an_error(self) -> None:
         cluster = FakeCluster.of()[0]
         async with Admin(cluster.url) as admin:
             with pytest.raises(NoRouteError):

@@ -118,7 +118,7 @@ class TestExamples:
         }
 
     @pytest.mark.mechanism("C18")
-    def test_nearby_keeps_queues_in_their_room_while_somebody_lives_there(self) -> None:
+    def test_nearby_keeps_queues_in_their_room_while_it_has_members(self) -> None:
         strategy = AllocateMachineRoomNearby(AllocateMessageQueueAveragely(), ByNumber())
         east, west = q(1, 2, 3, 4), q(1, 2, 3, 4, broker_name="west@b")
         assert shares(strategy, [*east, *west], ["east@1", "east@2", "west@1"]) == {
@@ -207,7 +207,7 @@ class TestConsistentHash:
 
 class TestByConfig:
     @pytest.mark.mechanism("C17")
-    def test_a_queue_that_nobody_configured_is_consumed_by_nobody(self) -> None:
+    def test_an_unconfigured_queue_is_not_consumed(self) -> None:
         first, second = AllocateMessageQueueByConfig(q(1, 2)), AllocateMessageQueueByConfig(q(3))
         given_out = [*first.allocate("c1", Q8, ["c1", "c2"]), *second.allocate("c2", Q8, ["c1", "c2"])]
         assert given_out == q(1, 2, 3)

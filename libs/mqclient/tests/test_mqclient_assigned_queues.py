@@ -120,7 +120,7 @@ class TestPolling:
             assert await names(consumer) == ["a2"]
         assert "orders@a:0 has no offset 0 any more; it goes on at 2" in caplog.text
 
-    async def test_a_queue_that_fails_is_told_once_a_turn_and_keeps_nobody_else_waiting(
+    async def test_a_queue_that_fails_is_told_once_a_turn_and_delays_no_other(
         self, cluster: FakeCluster, broker: FakeBroker, consumer: PullConsumer
     ) -> None:
         down = cluster.add_broker("b")
@@ -294,9 +294,7 @@ class TestCommitting:
         await consumer.commit_all()
         assert broker.offsets == {("readers", "orders", 0): 0}
 
-    async def test_an_offset_that_somebody_else_has_set_is_followed(
-        self, broker: FakeBroker, consumer: PullConsumer
-    ) -> None:
+    async def test_a_reset_from_elsewhere_is_followed(self, broker: FakeBroker, consumer: PullConsumer) -> None:
         put(broker, FIRST, "a0", "a1", "a2", "a3")
         from_begin(consumer, FIRST)
         await names(consumer)

@@ -124,7 +124,7 @@ class TestRefused:
         assert str(raised.value) == f"{FOLDER} is not empty: a copy begins in an empty folder{rest}"
         assert disk.list_dir(FOLDER) == [name]
 
-    async def test_a_broker_that_nobody_knows(self) -> None:
+    async def test_an_unknown_broker_is_an_error(self) -> None:
         async with asked("known") as (_, admin):
             with pytest.raises(NoRouteError, match="no master is registered as 'stranger'"):
                 await admin.backup_store("stranger", FOLDER, disk=SimDisk())

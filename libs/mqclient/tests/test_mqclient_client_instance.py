@@ -40,7 +40,7 @@ async def test_new_topic_is_created_by_its_first_message() -> None:
     assert DEFAULT_TOPIC in cluster.name_servers["name-server-0"].asked
 
 
-async def test_topic_that_nobody_has_or_creates_has_no_route() -> None:
+async def test_topic_that_no_broker_has_or_creates_has_no_route() -> None:
     cluster = FakeCluster()
     cluster.add_broker("broker-a", auto_create=False)
     async with Producer("shop", cluster.url) as producer:

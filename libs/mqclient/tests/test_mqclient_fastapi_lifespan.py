@@ -332,7 +332,7 @@ async def test_an_application_starts_without_a_broker_and_is_not_ready() -> None
         assert await mq.problems() == []
 
 
-async def test_a_url_that_nobody_knows_fails_the_start() -> None:
+async def test_an_unknown_url_fails_the_start() -> None:
     mq = an_mq_of_four("carrier-pigeon://roof")
     life: AbstractAsyncContextManager[None] = mq.lifespan(FastAPI())
     with pytest.raises(UnknownTransportError):

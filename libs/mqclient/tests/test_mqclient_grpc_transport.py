@@ -139,7 +139,7 @@ async def test_admin_creates_topics_and_reads_the_brokers_status() -> None:
             await admin.update_topic("bad topic")
 
 
-async def test_nobody_listening_is_unreachable_for_unary_and_stream() -> None:
+async def test_an_unused_port_is_unreachable_for_unary_and_stream() -> None:
     async with loopback_server() as loopback:
         address = loopback.broker.address
     async with channel_to(address) as channel:

@@ -138,7 +138,7 @@ async def dying(consumer: PushConsumer) -> AsyncIterator[None]:
 
 
 @pytest.mark.mechanism("I1")
-async def test_a_message_that_is_sent_again_because_nobody_heard_of_it_debits_once(
+async def test_a_message_that_is_sent_again_without_an_answer_debits_once(
     broker: EmbeddedBroker, ledger: Ledger
 ) -> None:
     """The first source: the sender dies before it hears of its success, and its successor sends again."""

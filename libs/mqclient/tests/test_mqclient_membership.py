@@ -52,7 +52,7 @@ async def with_topic(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.mechanism("C4")
-async def test_a_start_that_differs_from_the_living_members_raises_the_difference(broker: EmbeddedBroker) -> None:
+async def test_a_start_that_differs_from_the_active_members_raises_the_difference(broker: EmbeddedBroker) -> None:
     async with broker:
         await with_topic(broker)
         async with member(broker, "one", "paid"):

@@ -72,7 +72,7 @@ async def test_a_silent_name_server_costs_a_second_and_is_not_asked_first_again(
         assert other.asked == ["orders", "orders"]
 
 
-async def test_whoever_asks_at_once_finds_the_one_name_server_that_lives() -> None:
+async def test_concurrent_queries_find_the_one_name_server_that_answers() -> None:
     """They must not lead each other past it, whatever their number, and wherever each of them begins."""
     for count, living in itertools.product((2, 3, 5), (0, 1)):
         cluster = FakeCluster(name_servers=count)
@@ -206,7 +206,7 @@ async def test_a_question_that_is_under_way_moves_on_when_its_name_server_is_rem
         assert open_channels(cluster) == {"name-server-1"}
 
 
-async def test_whoever_waits_for_a_route_hears_of_the_shutdown_and_is_not_cancelled() -> None:
+async def test_a_call_that_waits_for_a_route_hears_of_the_shutdown_and_is_not_cancelled() -> None:
     cluster = FakeCluster()
     (server,) = cluster.name_servers.values()
     server.silent = True

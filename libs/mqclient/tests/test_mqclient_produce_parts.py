@@ -150,7 +150,7 @@ class TestReopening:
             pauses.append(reopening.pause_s(100.0))
         assert pauses == [0.0, 0.2, 0.2, 0.2]
 
-    def test_the_pauses_double_while_nobody_listens_and_no_message_is_left_to_its_deadline(self) -> None:
+    def test_the_pauses_double_while_nothing_listens_and_no_message_is_left_to_its_deadline(self) -> None:
         reopening = ReconnectBackoff(0.2, 2.0)
         pauses = []
         for left_s in (100.0, 100.0, 100.0, 100.0, 100.0, 3.0, 1.0, 0.1):
@@ -159,7 +159,7 @@ class TestReopening:
             pauses.append(reopening.pause_s(left_s))
         assert pauses == [0.2, 0.4, 0.8, 1.6, 2.0, 1.5, 0.5, 0.2]
 
-    def test_a_broker_is_gone_when_nobody_listens_or_when_streams_break_and_break(self) -> None:
+    def test_a_broker_is_gone_when_nothing_listens_or_when_streams_break_and_break(self) -> None:
         reopening = ReconnectBackoff(0.2, 2.0)
         for number in range(1, FRUITLESS_STREAMS_MAX + 1):
             reopening.opened()

@@ -171,7 +171,7 @@ class TestCommittedOffsets:
         await consumer.commit(QUEUE, 4)
         assert await consumer.committed(QUEUE) == 4
 
-    async def test_a_commit_does_not_undo_what_somebody_else_has_set(
+    async def test_a_commit_does_not_undo_a_reset(
         self, cluster: FakeCluster, broker: FakeBroker, consumer: PullConsumer
     ) -> None:
         put(broker, 9)
@@ -185,7 +185,7 @@ class TestCommittedOffsets:
         await consumer.commit(QUEUE, 3)
         assert await consumer.committed(QUEUE) == 3
 
-    async def test_a_reset_overrides_what_somebody_else_has_set(
+    async def test_a_reset_overrides_an_earlier_reset(
         self, cluster: FakeCluster, broker: FakeBroker, consumer: PullConsumer
     ) -> None:
         put(broker, 9)
@@ -211,7 +211,7 @@ CALLS: dict[str, Callable[[PullConsumer], Awaitable[object]]] = {
 
 class TestLife:
     @pytest.mark.parametrize("call", CALLS)
-    async def test_before_its_start_and_after_its_shutdown_it_asks_nobody(
+    async def test_before_its_start_and_after_its_shutdown_it_asks_no_broker(
         self, cluster: FakeCluster, call: str
     ) -> None:
         consumer = PullConsumer("readers", cluster.url)

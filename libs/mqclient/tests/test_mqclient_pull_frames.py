@@ -49,7 +49,7 @@ class TestFrames:
             frame = await consumer.pull_frame(QUEUE, 0, expression=MessageSelector.by_tag("blue"))
             assert bodies(frame.records) == [b"0", b"1"]
 
-    async def test_a_damaged_record_is_found_by_who_reads_it(self) -> None:
+    async def test_a_damaged_record_is_found_by_its_reader(self) -> None:
         cluster, master, _ = pair()
         put(master, b"0")
         master.queues["orders", 0][0] = master.queues["orders", 0][0][:-1] + b"?"
@@ -89,7 +89,7 @@ class TestPreferringSlaves:
             assert bodies((await consumer.pull_frame(QUEUE, 2)).records) == [b"2"]
             assert (slave.unary_paths.count(PULL), master.unary_paths.count(PULL)) == (2, 1)
 
-    async def test_an_offset_that_nobody_has_is_the_master_s_to_say(self) -> None:
+    async def test_only_the_master_calls_an_offset_illegal(self) -> None:
         cluster, master, slave = pair()
         slave.judges_offsets = True
         put(master, b"0")

@@ -216,7 +216,7 @@ class TestNoAnswer:
         assert type(error) is kind
         assert f"broker broker-b answered {common_pb.ResponseCode.Name(code)}: no index" in str(error)
 
-    async def test_a_name_without_a_living_master_is_no_unknown(self) -> None:
+    async def test_a_name_without_a_running_master_is_not_unknown(self) -> None:
         cluster, (_, two) = FakeCluster.of("broker-a", "broker-b")
         two.addresses = {1: two.address}  # its slave alone
         async with Producer("shop", cluster.url) as producer:
@@ -280,7 +280,7 @@ ILLEGAL: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize("case", ILLEGAL)
-async def test_what_makes_no_sense_is_asked_of_nobody(case: str) -> None:
+async def test_what_makes_no_sense_is_asked_of_no_broker(case: str) -> None:
     call, sentence = ILLEGAL[case]
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:

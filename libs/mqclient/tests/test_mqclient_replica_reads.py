@@ -49,7 +49,7 @@ def go(broker: FakeBroker) -> None:
 
 
 class TestPushConsumer:
-    async def test_the_master_serves_as_long_as_nobody_suggests_otherwise(self) -> None:
+    async def test_the_master_serves_without_another_suggestion(self) -> None:
         cluster, master, slave = pair()
         put(master, b"0")
         slave.copy_from(master)
@@ -221,7 +221,7 @@ class TestPushConsumer:
         told = [one for commit in slave.commits for one in commit.queues if one.topic == "orders"]
         assert {(one.offset, one.log_end) for one in told} == {(1, needed)}
 
-    async def test_who_takes_a_queue_over_reports_it_with_the_log_of_whom_it_has_asked(self) -> None:
+    async def test_the_next_owner_of_a_queue_reports_it_with_the_log_of_the_broker_that_it_asked(self) -> None:
         cluster, master, slave = pair()
         put(master, b"0", b"1")
         master.offsets[KEY] = 1
@@ -236,7 +236,7 @@ class TestPushConsumer:
         told = [(one.offset, one.log_end) for commit in slave.commits for one in commit.queues if one.topic == "orders"]
         assert set(told) == {(2, needed), (1, needed)}
 
-    async def test_a_slave_with_an_older_version_of_an_offset_moves_nobody_back(self) -> None:
+    async def test_a_slave_with_an_older_version_of_an_offset_moves_no_consumer_back(self) -> None:
         cluster, master, slave = pair()
         put(master, *(b"%d" % number for number in range(5)))
         slave.copy_from(master)

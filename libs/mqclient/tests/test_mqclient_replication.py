@@ -194,7 +194,7 @@ class TestSwitch:
             await pair.run(switching)
         assert not pair.new.writable
 
-    async def test_the_old_one_gets_an_id_that_nobody_has(self, pair: Pair) -> None:
+    async def test_the_old_one_gets_an_unused_id(self, pair: Pair) -> None:
         pair.add_slave(2)
         assert (await pair.switch(C)).slaves == ((2, A),)
         pair.new.broker_id = 2  # as the operator has said in broker.conf
@@ -222,7 +222,7 @@ class TestRefused:
             await pair.admin.switch_master(name, to, **how)
         assert pair.requests() == []
 
-    async def test_a_name_that_nobody_has(self, pair: Pair) -> None:
+    async def test_an_unknown_name_is_an_error(self, pair: Pair) -> None:
         with pytest.raises(NoRouteError, match="registered as 'b'"):
             await pair.admin.switch_master("b", 1)
 
@@ -290,7 +290,7 @@ class TestFailuresBetweenSteps:
 
     @pytest.mark.parametrize("made", [False, True])
     @pytest.mark.parametrize("method", [methods.STEP_DOWN, methods.PROMOTE, methods.BECOME_SLAVE])
-    async def test_whoever_runs_it_dies_and_another_run_finishes(self, pair: Pair, method: Any, made: bool) -> None:
+    async def test_a_run_dies_and_another_run_finishes(self, pair: Pair, method: Any, made: bool) -> None:
         switching = asyncio.create_task(pair.admin.switch_master("a", B))
         for broker in pair.brokers:
             _die(broker, method.path, switching, made=made)
@@ -348,7 +348,7 @@ class TestFailuresBetweenSteps:
             await pair.switch()
         await pair.is_as_before()
 
-    async def test_after_a_promotion_that_may_have_been_made_nobody_else_is_promoted(self, pair: Pair) -> None:
+    async def test_after_a_promotion_that_may_have_been_made_no_other_replica_is_promoted(self, pair: Pair) -> None:
         pair.brokers[1].unary_errors[methods.PROMOTE.path] += [RequestTimeoutError("no answer")] * 200
         with pytest.raises(RequestTimeoutError, match=f"it may be: when it answers, run the switch to {B} again"):
             await pair.switch()
@@ -479,7 +479,7 @@ class TestLostMaster:
         with pytest.raises(IllegalStateError, match=f"the master is running: {B} hears from it"):
             await self.lost(pair)
 
-    async def test_nobody_is_left(self, pair: Pair) -> None:
+    async def test_no_replica_is_left(self, pair: Pair) -> None:
         pair.brokers[0].down = pair.brokers[1].down = True
         with pytest.raises(NoRouteError, match="registered as 'a'"):
             await self.lost(pair)

@@ -96,7 +96,7 @@ async def test_a_batch_says_which_number_is_the_first_without_an_answer() -> Non
     assert [frame.batches[0].first_unanswered_sequence for frame in broker.frames] == [1, 1, 1, 2]
 
 
-async def test_a_batch_that_nobody_waits_for_is_not_sent_again() -> None:
+async def test_a_batch_without_waiting_callers_is_not_sent_again() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.silent = True
     async with Producer("shop", cluster.url, producer_config=UNCOMPRESSED) as producer:
@@ -126,7 +126,7 @@ async def test_a_batch_with_one_caller_left_is_sent_again_whole() -> None:
     assert broker.bodies == [b"first", b"late", b"patient"]
 
 
-async def test_when_nobody_listens_any_more_a_message_goes_to_another_broker_at_once() -> None:
+async def test_when_nothing_listens_any_more_a_message_goes_to_another_broker_at_once() -> None:
     cluster, (first, _second) = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url) as producer:
         await asyncio.gather(*start(producer, *([b"before"] * 8)))

@@ -43,7 +43,7 @@ async def test_one_broker_of_several_that_refuses_is_enough() -> None:
         await consumer_of(cluster, RecordingListener()).start()
 
 
-async def test_a_refused_consumer_takes_nobody_else_of_its_client_with_it() -> None:
+async def test_a_refused_consumer_takes_no_other_of_its_client_with_it() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"x"))

@@ -113,7 +113,7 @@ async def test_closing_waits_for_a_peer_that_does_not_read_no_longer_than_a_ping
     assert world.clock.timers == 0
 
 
-async def test_a_connection_that_nobody_uses_closes_by_itself() -> None:
+async def test_an_idle_connection_closes_by_itself() -> None:
     world = World(client_config=replace(CONFIG, idle_s=None))
     await world.clock.advance(100)
     await world.client.request(ECHO, timeout_s=3)

@@ -58,7 +58,7 @@ async def test_the_server_asks_the_client_under_the_same_opaque_at_the_same_time
     assert down.opaque == up.opaque
 
 
-async def test_a_one_way_request_is_handled_and_answered_by_nobody() -> None:
+async def test_a_one_way_request_is_handled_without_a_response() -> None:
     world = World()
     await world.client.send_one_way(7, b"x")
     await world.clock.settle()
@@ -135,7 +135,7 @@ async def test_each_of_many_requests_ends_at_its_own_deadline() -> None:
             await task
 
 
-async def test_a_late_response_is_nobodys() -> None:
+async def test_a_late_response_is_dropped() -> None:
     world = World()
     world.server_side.request = world.server_side.held.append  # answered by the test alone
     task = await world.begin(HELD, timeout_s=1)
@@ -231,7 +231,7 @@ async def test_an_opaque_that_is_in_use_ends_the_connection(flag: int) -> None:
         await task
 
 
-async def test_unexpected_responses_and_unknown_bits_are_nobodys() -> None:
+async def test_unexpected_responses_and_unknown_bits_are_dropped() -> None:
     world = World()
     for flag in (1, 1 << 8 | 1, 1 << 11 | 2, 1 << 13 | 1, 1 << 8, 1 << 8 | 1 << 12):
         raw(world.server, encode(Command(5, opaque=77, flag=flag, body=b"what")))

@@ -297,7 +297,7 @@ def test_local_hour_follows_the_time_zone_of_the_machine(monkeypatch: pytest.Mon
         time.tzset()
 
 
-async def test_whoever_sleeps_for_the_rest_of_a_time_gets_past_it() -> None:
+async def test_a_sleep_for_the_rest_of_a_time_gets_past_it() -> None:
     """A difference of floats may leave less than a nanosecond."""
     clock = SimClock()
     until, slept = 7e-15, 0

@@ -24,7 +24,7 @@ def test_it_is_an_address_of_this_machine() -> None:
         probe.bind((own_ipv4(), 0))  # only an address of this machine can be bound
 
 
-def test_a_machine_that_reaches_nobody_has_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_route_has_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unreachable(socket.socket):
         def connect(self, _: object) -> None:
             raise OSError("Network is unreachable")
@@ -104,7 +104,7 @@ def test_a_port_comes_again_only_after_all_the_others() -> None:
 
 
 @pytest.mark.usefixtures("own_turn")
-def test_a_port_that_somebody_listens_at_is_passed_over() -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     (first,) = free_ports(1)
     with socket.create_server(("127.0.0.1", first + 1 if first < PORT_MAX else PORT_MIN)) as taken:
         assert taken.getsockname()[1] not in free_ports(3)

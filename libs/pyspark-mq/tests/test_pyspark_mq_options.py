@@ -24,7 +24,7 @@ def parsed(streaming: bool = False, /, **options: Any) -> ReadOptions:
 
 
 class TestDefaults:
-    def test_what_nobody_sets_reads_all_that_is_there_and_fails_on_loss(self) -> None:
+    def test_defaults_read_all_that_is_there_and_fail_on_loss(self) -> None:
         options = parsed()
         assert (options.url, options.choice.topics) == ("mq://127.0.0.1:9876", ("orders",))
         assert (options.starting.kind, options.ending.kind) == (PositionKind.EARLIEST, PositionKind.LATEST)

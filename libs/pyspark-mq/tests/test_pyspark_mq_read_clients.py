@@ -29,7 +29,7 @@ def test_the_next_task_has_the_same_client() -> None:
         assert first is second is at_the_same_time
 
 
-def test_a_task_about_another_cluster_closes_the_one_that_nobody_uses() -> None:
+def test_a_task_about_another_cluster_closes_the_unused_one() -> None:
     with client_of(HERE) as idle:
         pass
     with client_of(THERE) as used:

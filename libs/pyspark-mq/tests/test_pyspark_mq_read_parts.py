@@ -147,7 +147,7 @@ class TestPositions:
         with pytest.raises(OptionError, match="names orders@broker-a:10, which this read does not have"):
             place(PositionKind.OFFSETS, numbers={Q0: 3, Q1: 1, Q10: 0})
 
-    def test_nobody_begins_behind_the_end(self) -> None:
+    def test_a_read_does_not_begin_behind_the_end(self) -> None:
         with pytest.raises(OptionError, match="orders@broker-a:0 would be read from offset 5, and it ends at 4"):
             place(PositionKind.OFFSETS, numbers={Q0: 5, Q1: 1})
 

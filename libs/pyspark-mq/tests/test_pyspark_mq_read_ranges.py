@@ -170,7 +170,7 @@ class TestEveryOffset:
         assert read(queue, 0, 100, ahead, plan) == [99]
         assert queue.asked == list(range(0, 100, 7))
 
-    def test_an_empty_range_asks_nobody(self, ahead: ThreadPoolExecutor) -> None:
+    def test_an_empty_range_asks_no_broker(self, ahead: ThreadPoolExecutor) -> None:
         queue = FakeQueue()
         assert (read(queue, 5, 5, ahead), queue.asked) == ([], [])
 

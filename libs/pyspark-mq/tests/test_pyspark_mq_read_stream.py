@@ -115,7 +115,7 @@ class TestAvailableNow:
         assert reader.latest({Q0: 10}) == {"0": 10, "1": 3}
         assert reader.latest({Q0: 10, Q1: 3}) == {"0": 10, "1": 5}
 
-    def test_a_queue_that_nobody_knew_of_at_first_is_read_as_far_as_it_was_heard_of(self) -> None:
+    def test_a_queue_that_was_unknown_at_first_is_read_as_far_as_it_was_heard_of(self) -> None:
         """Its broker was away for the moment in which the query began."""
         reader = Reader({Q0: Bounds(0, 10)})
         reader.prepareForTriggerAvailableNow()
@@ -265,7 +265,7 @@ class TestQueueBounds:
     def test_a_slave_tells_where_there_is_no_master(self, brokers: dict[str, bool]) -> None:
         assert asked(brokers, ORDERS) == {OTHER: Bounds(1, 2, by_slave=True)}
 
-    def test_a_topic_that_nobody_has_is_named_with_who_was_asked(self) -> None:
+    def test_an_unknown_topic_is_named_with_the_brokers_that_were_asked(self) -> None:
         with pytest.raises(
             UnknownTopicError, match="no registered broker has the topic 'nope'; the brokers broker-a, brok"
         ):
@@ -296,7 +296,7 @@ class TestQueueBounds:
         assert asked({"broker-a": True}, ORDERS, [Q0], away=["broker-b"]) == {Q0: Bounds(3, 4)}
         assert asked({"broker-a": True}, TopicChoice(queues=frozenset({Q0})), away=["broker-b"]) == {Q0: Bounds(3, 4)}
 
-    def test_a_queue_that_its_living_broker_does_not_have_is_the_caller_s_to_judge(self) -> None:
+    def test_a_queue_that_its_running_broker_does_not_have_is_the_caller_s_to_judge(self) -> None:
         assert asked(BOTH, ORDERS, [Q1]).keys() == {Q0, OTHER}
 
     def test_a_query_may_pass_over_a_topic_that_was_deleted(self) -> None:

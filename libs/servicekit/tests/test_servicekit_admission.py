@@ -76,7 +76,7 @@ def test_a_limit_that_is_none_is_refused_with_what_is_allowed(text: str, complai
         parse_admission_limit(text)
 
 
-async def test_those_for_whom_there_is_no_place_wait_and_go_on_in_the_order_in_which_they_came() -> None:
+async def test_requests_without_a_place_wait_and_go_on_in_the_order_in_which_they_came() -> None:
     gate = Gate(requests=4)  # three of them for one kind
     await gate.come("a", "b", "c", "d", "e")
     assert (gate.log, gate.admission.in_work, gate.admission.waiting) == (["a", "b", "c"], 3, 2)
@@ -111,7 +111,7 @@ async def test_a_burst_waits_and_what_waits_too_long_is_refused_with_the_reason(
     assert (refusal.retry_after_s, gate.admission.waiting) == (1, 0)
 
 
-async def test_in_a_line_that_stands_patience_is_a_tenth_until_somebody_finds_a_place_at_once() -> None:
+async def test_in_a_line_that_stands_patience_is_a_tenth_until_a_request_finds_a_place_at_once() -> None:
     gate = Gate(wait_ms=500)
     await gate.come("a", "b", "c", "d")
     await gate.clock.advance(0.5)
@@ -198,7 +198,7 @@ async def test_refusals_of_long_ago_are_forgotten() -> None:
     assert all(gate.refusals[name].retry_after_s <= 10 for name in "gh")
 
 
-async def test_somebody_who_is_cancelled_while_waiting_takes_no_place() -> None:
+async def test_a_request_that_is_cancelled_while_waiting_takes_no_place() -> None:
     gate = Gate(requests=1)
     await gate.come("a", "b", "c")
     gate.tasks["b"].cancel()
@@ -209,7 +209,7 @@ async def test_somebody_who_is_cancelled_while_waiting_takes_no_place() -> None:
     assert (gate.admission.in_work, gate.clock.timers) == (0, 0)
 
 
-async def test_somebody_who_is_cancelled_just_when_the_place_is_theirs_gives_it_back() -> None:
+async def test_a_request_that_is_cancelled_just_when_it_gets_its_place_gives_it_back() -> None:
     gate = Gate(requests=1)
     await gate.come("a", "b", "c")
     gate.tickets.pop("a").leave()  # b has the place, and has not heard of it
@@ -261,7 +261,7 @@ async def test_whatever_comes_and_goes_the_invariants_hold(seed: int) -> None:
     assert (admission.in_work, admission.waiting, gate.clock.timers) == (0, 0, 0)
 
 
-async def test_twice_the_work_that_can_be_done_keeps_every_place_taken_and_nobody_late() -> None:
+async def test_twice_the_work_that_can_be_done_keeps_every_place_taken_and_no_request_late() -> None:
     """100 places a second, 200 requests a second: all that can be done is done, and waits 50 ms at most."""
     clock = SimClock()
     admission = Admission(AdmissionLimit(4, 500), clock)

@@ -158,7 +158,7 @@ def test_tokens_need_keys_with_names_of_their_own() -> None:
         tokens(("k1", "short"))
 
 
-def test_roles_hold_scopes_that_are_described_and_nobody_has_them_all_but_by_name() -> None:
+def test_roles_hold_scopes_that_are_described_and_no_role_has_them_all() -> None:
     assert set(ROLES) == {"buyer", "seller", "operator"}
     for scopes in ROLES.values():
         assert scopes <= set(SCOPES)

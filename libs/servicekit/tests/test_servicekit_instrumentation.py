@@ -128,7 +128,7 @@ async def test_a_request_runs_in_its_callers_trace_or_in_one_of_its_own(*, is_tr
 
 
 @pytest.mark.parametrize("is_tracing", [True, False])
-async def test_whoever_watches_the_service_makes_no_spans(*, is_tracing: bool) -> None:
+async def test_probes_make_no_spans(*, is_tracing: bool) -> None:
     parts: dict[str, str | None] = {}
     with Recorder(tracing=is_tracing, measuring=False) as recorder:
         async with client_of(parts) as http:
@@ -173,6 +173,6 @@ async def test_a_gauge_tells_what_it_has_read_and_nothing_while_it_cannot_read()
     assert seen == [{"a": 1.0, "b": 2.0}, {}, {"a": 3.0}]
 
 
-async def test_nobody_asks_the_database_for_gauges_that_nobody_looks_at() -> None:
+async def test_the_database_is_not_asked_for_gauges_that_are_not_read() -> None:
     with Recorder(measuring=False):
         assert stored_gauges(lambda: pytest.fail("made")) == []

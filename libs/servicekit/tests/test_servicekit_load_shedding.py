@@ -200,14 +200,14 @@ async def test_a_browser_gets_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Please try again in 1 s." in answer.text
 
 
-async def test_whoever_asks_too_often_takes_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_beyond_its_rate_takes_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with kitchen(monkeypatch, AdmissionLimit(1, 500), RateLimit(1, 60)) as place:
         await place.ask("POST", "/dishes")
         greedy = await place.http.post("/dishes")
         assert (greedy.status_code, place.shed) == (429, 0)
 
 
-async def test_without_a_limit_everybody_is_in_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_limit_all_requests_are_in_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with kitchen(monkeypatch, None) as place:
         tasks = [await place.ask("POST", "/dishes") for _ in range(50)]
         place.end.set()

@@ -79,7 +79,7 @@ async def test_all_messages_come_after_the_one_commit() -> None:
     assert len(rig.units.ended) == len(MESSAGES)  # a row for each
 
 
-async def test_an_error_comes_out_and_nobody_sees_any_of_them() -> None:
+async def test_an_error_comes_out_and_none_of_them_is_delivered() -> None:
     rig = Rig()
 
     async def fail(_unit: Unit) -> str:

@@ -136,7 +136,7 @@ async def test_of_two_units_that_wait_for_each_other_one_is_to_be_repeated(datab
     assert "deadlock" in str(failed)
 
 
-async def test_whoever_finds_no_free_connection_in_time_is_to_come_again(
+async def test_a_unit_without_a_free_connection_in_time_is_to_come_again(
     new_postgresql_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql_module, "FREE_CONNECTION_MAX_S", 0.05)
@@ -178,7 +178,7 @@ async def test_a_session_that_ends_before_the_commit_leaves_nothing(database: Da
         assert (await connection.execute(text("SELECT sum(value) FROM t"))).scalar_one() == 0
 
 
-async def test_idle_sessions_that_were_ended_are_replaced_before_anybody_notices(database: Database) -> None:
+async def test_idle_sessions_that_were_ended_are_replaced_unnoticed(database: Database) -> None:
     async with database.snapshot() as one, database.snapshot() as other:
         pids = [(await connection.execute(OWN_PID)).scalar_one() for connection in (one, other)]
     async with database.snapshot() as connection:

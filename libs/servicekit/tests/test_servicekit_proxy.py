@@ -58,7 +58,7 @@ async def test_the_last_address_that_is_no_trusted_proxy_is_the_clients(
 
 
 @pytest.mark.parametrize("trusted", [PROXIES, ()])
-async def test_nothing_is_believed_of_anybody_else(trusted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_believed_of_other_peers(trusted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn's own variable
     headers = [(FOR, "203.0.113.7"), (PROTO, "https")]
     assert await seen_from("127.0.0.3", *headers, trusted=trusted) == "127.0.0.3 http"

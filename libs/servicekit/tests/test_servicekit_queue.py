@@ -171,7 +171,7 @@ async def test_connecting_is_tried_until_there_is_a_broker() -> None:
     assert await connection.producer_health() == await connection.consumers_health() == NOT_CONNECTED
 
 
-async def test_a_transport_that_nobody_knows_is_not_tried_again() -> None:
+async def test_an_unknown_transport_is_not_tried_again() -> None:
     connection = connection_to("carrier-pigeon://roof", SimClock())
     with pytest.raises(QueueConfigurationError, match="MQ_URL=carrier-pigeon"):
         await connection.connect([], never_asked)

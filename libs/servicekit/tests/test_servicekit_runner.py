@@ -106,7 +106,7 @@ async def test_work_that_fails_takes_the_service_down(tmp_path: Path) -> None:
     assert failed.group_contains(ZeroDivisionError)
 
 
-async def test_a_transport_that_nobody_knows_takes_the_service_down(tmp_path: Path) -> None:
+async def test_an_unknown_transport_takes_the_service_down(tmp_path: Path) -> None:
     async def work() -> None:
         """Ends by itself."""
 

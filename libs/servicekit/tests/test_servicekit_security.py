@@ -163,7 +163,7 @@ async def test_every_answer_says_how_many_requests_are_left_and_too_many_are_ref
         assert (await doors.http.get("/any", headers=headers)).status_code == 200
 
 
-async def test_whoever_brings_no_valid_token_is_counted_by_address() -> None:
+async def test_a_caller_without_a_valid_token_is_counted_by_address() -> None:
     async with serving(RateLimit(2, 60)) as doors:
         for n in range(2):
             wrong = {"Authorization": f"Bearer guess-{n}"}

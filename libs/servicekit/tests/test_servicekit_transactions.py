@@ -96,7 +96,9 @@ async def test_result_and_message_come_after_the_commit(new_database_url: NewDat
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([MESSAGE], {}, 1)
 
 
-async def test_an_error_rolls_back_and_comes_out_and_nobody_sees_the_message(new_database_url: NewDatabaseUrl) -> None:
+async def test_an_error_rolls_back_and_comes_out_and_the_message_is_not_delivered(
+    new_database_url: NewDatabaseUrl,
+) -> None:
     async def fail(unit: Unit) -> str:
         await unit.add("thing")
         raise ZeroDivisionError

@@ -152,7 +152,7 @@ def test_while_telemetry_is_off_the_ids_are_there_all_the_same() -> None:
     assert not telemetry.is_observing()
 
 
-def test_a_thread_has_the_span_of_who_calls_it(recorder: Recorder) -> None:
+def test_a_thread_has_the_span_of_its_caller(recorder: Recorder) -> None:
     found: list[str | None] = []
     with tracer("tests").start_as_current_span("request"):
         here = current_trace_id()

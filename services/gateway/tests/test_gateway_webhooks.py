@@ -136,7 +136,7 @@ async def test_reordered_events_overtake_each_other(new_database_url: NewDatabas
     assert told(receiver) != in_order
 
 
-async def test_what_is_never_told_is_known_to_whoever_asks(new_database_url: NewDatabaseUrl) -> None:
+async def test_what_is_never_told_is_known_on_request(new_database_url: NewDatabaseUrl) -> None:
     receiver = RecordingReceiver()
     async with running_gateway(new_database_url("gateway"), behaviour=quick(never=1), receiver=receiver) as gateway:
         await gateway.charge("p")

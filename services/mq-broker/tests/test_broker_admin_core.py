@@ -166,7 +166,7 @@ class TestSubscriptionGroups:
             groups.update(group)
         assert (groups.all(), groups.data_version) == ([], 0)
 
-    def test_a_deleted_group_is_gone_until_somebody_makes_it_again(self) -> None:
+    def test_a_deleted_group_is_gone_until_it_is_made_again(self) -> None:
         groups = SubscriptionGroups(auto_create=False)
         groups.update(SubscriptionGroup("g", 3))
         before = groups.data_version

@@ -147,7 +147,7 @@ class TestRetries:
 
 
 class TestDeletion:
-    async def test_with_living_members_it_is_refused(self) -> None:
+    async def test_with_active_members_it_is_refused(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = join(broker)
             with pytest.raises(RefusedError, match="active members: c") as refused:

@@ -83,7 +83,7 @@ async def deleted(broker: Broker) -> None:
 
 
 class TestDeleted:
-    async def test_the_topic_and_what_it_holds_are_gone_for_everybody(self) -> None:
+    async def test_the_topic_and_what_it_holds_are_gone_for_all_clients(self) -> None:
         async with running_broker(SimDisk(), SimClock(START_MS)) as broker:
             await deleted(broker)
             assert broker.topics.get("t") is None
@@ -282,7 +282,7 @@ class TestRestart:
 
 
 class TestRetention:
-    async def test_its_bytes_leave_with_the_log_files_and_nobody_objects(self) -> None:
+    async def test_its_bytes_leave_with_the_log_files_without_objection(self) -> None:
         disk, clock = SimDisk(), SimClock()
         guarded = RetentionOptions(guard=GuardMode.REFUSE)
         store = replace(store_options(log_file_bytes=FILE_BYTES), retention=guarded)

@@ -110,7 +110,7 @@ async def test_an_unknown_transport_is_refused_with_those_that_there_are() -> No
         await Producer("writers", "kafka://somewhere:9092").start()
 
 
-async def test_it_is_a_master_by_itself_and_steps_down_for_nobody() -> None:
+async def test_it_is_a_master_by_itself_and_never_steps_down() -> None:
     async with EmbeddedBroker("alone") as embedded:
         status = await embedded.call(f"{ADMIN}/GetReplicaStatus", admin_pb.GetReplicaStatusRequest(), CallContext())
         assert (status.role, status.writable, status.ha_address) == (admin_pb.ASYNC_MASTER, True, "")

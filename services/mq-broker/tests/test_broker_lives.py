@@ -182,7 +182,7 @@ async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> Non
     assert one.ends == [ExitReason.STOPPED]
 
 
-async def test_a_broker_without_name_servers_says_that_nobody_finds_it(
+async def test_a_broker_without_name_servers_says_that_no_client_finds_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path):

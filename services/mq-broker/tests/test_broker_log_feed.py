@@ -228,7 +228,7 @@ class TestWindows:
             assert (await store.log_feed.window(store.log_end)).end == end
 
 
-async def test_a_body_that_looks_like_records_misleads_nobody() -> None:
+async def test_a_body_that_looks_like_records_misleads_no_reader() -> None:
     async with running_store(SimDisk()) as store:
         store.put([plain(b"first")], START_MS)
         inner = log_bytes(store)

@@ -138,7 +138,7 @@ class TestDecisions:
     @pytest.mark.parametrize("restart", RESTARTS)
     @pytest.mark.parametrize("again", [COMMIT, ROLLBACK])
     @pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
-    async def test_an_operator_decides_once_and_whoever_asks_then_hears_how(
+    async def test_an_operator_decides_once_and_later_requests_hear_how(
         self, first: TransactionState, again: TransactionState, restart: str
     ) -> None:
         async def begin(broker: Broker) -> None:
@@ -168,7 +168,7 @@ class TestDecisions:
             marks = await read_all(broker, CHECK_MAX_TIMES_TOPIC, expression=MARK_TAG)
             assert [record.body for record in marks] == bodies[2:]  # the tag tells them apart without reading them
 
-    async def test_nobody_can_send_a_mark_or_have_one_parked(self) -> None:
+    async def test_a_client_can_neither_send_a_mark_nor_have_one_parked(self) -> None:
         async with running_broker(SimDisk(), SimClock(), options=OPTIONS) as broker:
             (outcome,) = await produce(broker, incoming(CHECK_MAX_TIMES_TOPIC, [b"x"]))
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL
@@ -226,7 +226,7 @@ class TestDecisions:
             phases = [broker.transaction_table.phase(id_) for id_ in ("a", "b", "c")]
             assert phases == [Phase.COMMITTED, Phase.ROLLED_BACK, Phase.PARKED]
 
-    async def test_nobody_decides_about_a_transaction_that_is_not_known(self) -> None:
+    async def test_an_unknown_transaction_cannot_be_decided(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             assert await broker.transactions.decide("tx", COMMIT) is None
 

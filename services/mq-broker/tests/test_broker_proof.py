@@ -51,7 +51,7 @@ def test_records_at_their_place_are_proven() -> None:
     [(queue(OTHER_TOPIC), BASE_OFFSET), (queue(queue_id=1), BASE_OFFSET), (queue(), BASE_OFFSET + 1)],
     ids=["another topic", "another queue", "another number"],
 )
-def test_whole_record_of_somebody_else_proves_nothing(asked: ConsumeQueue, offset: int) -> None:
+def test_whole_record_of_another_queue_proves_nothing(asked: ConsumeQueue, offset: int) -> None:
     entries, data = stored()
     assert not all_proven(asked, offset, entries, data)
 

@@ -190,7 +190,7 @@ class TestView:
             assert (answer.code, answer.record) == (common_pb2.QUERY_NOT_FOUND, b"")
             assert answer.remark == "the record at offset 0 is damaged: CRC mismatch"
 
-    async def test_a_record_that_somebody_put_into_a_body_is_no_message(self) -> None:
+    async def test_a_record_inside_a_body_is_no_message(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             inner = bytearray(producer_record("payments", b"forged"))
             OFFSETS.pack_into(inner, OFFSETS_AT, 0, broker.store.log_end + BODY_AT)
@@ -304,7 +304,7 @@ class TestByKey:
             assert self.numbers(await query(broker)) == [4, 3, 1, 0]
 
 
-async def test_what_is_not_on_disk_yet_is_shown_to_nobody_under_sync_flush() -> None:
+async def test_what_is_not_on_disk_yet_is_not_shown_under_sync_flush() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await produce(broker, keyed([b"durable"]))
         (outcome,) = broker.producing.put([keyed([b"not yet"])])

@@ -76,7 +76,7 @@ class TestTable:
         assert other.lock("g", "a", [Q0], 1_059_999) == [Q0]
         assert other.lock("g", "b", [Q1], 1_060_000) == [Q1]
 
-    def test_a_lost_table_grants_nothing_for_60_s_whoever_asks(self) -> None:
+    def test_a_lost_table_grants_nothing_to_any_member_for_60_s(self) -> None:
         locks = QueueLocks()
         locks.begin(1_000, lost=True)
         assert locks.lock("g", "a", [Q0], 60_999) == []
@@ -142,7 +142,7 @@ class TestMembers:
                     await broker.queue_locking.lock(group_, "stranger", [Q0])
                 assert (refused.value.code, group_ in str(refused.value)) == (code, True)
 
-    async def test_queues_that_are_not_there_are_nobody_s(self) -> None:
+    async def test_queues_that_are_not_there_cannot_be_locked(self) -> None:
         async with group(SimDisk(), SimClock()) as broker:
             wanted = [Q0, Q2, LockedQueue("t", -1), LockedQueue("missing", 0)]
             assert await broker.queue_locking.lock("g", "a", wanted) == [Q0]
@@ -199,7 +199,7 @@ class TestDurability:
             assert await broker.queue_locking.lock("g", "b", [Q0, Q1]) == [Q1]
             assert await broker.queue_locking.lock("g", "a", [Q0]) == [Q0]
 
-    async def test_nobody_hears_of_a_lock_that_is_not_on_disk_and_nobody_else_gets_it(self) -> None:
+    async def test_a_lock_that_is_not_on_disk_is_not_told_and_no_other_member_gets_it(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with group(disk, clock) as broker:
 

@@ -127,7 +127,7 @@ async def test_it_unregisters_also_where_it_has_not_heard_that_it_is_registered(
         assert await server.next() == "stream ended"
 
 
-async def test_a_name_server_that_cannot_be_reached_troubles_nobody_and_is_found_when_it_comes() -> None:
+async def test_a_name_server_that_cannot_be_reached_delays_no_other_and_is_found_when_it_comes() -> None:
     clock = SimClock()
     async with name_server() as gone:
         pass
@@ -225,7 +225,7 @@ async def test_a_slave_hears_every_2_s_where_its_master_listens_and_a_master_doe
         assert master.masters == []
 
 
-async def test_a_slave_whose_master_nobody_knows_asks_again_soon() -> None:
+async def test_a_slave_whose_master_is_unknown_asks_again_soon() -> None:
     clock, heard = SimClock(), Heard()
     async with name_server() as server, registered(clock, server, identity=SLAVE, ha=heard.terms(Epoch(7, 3))):
         for _ in range(3):
@@ -235,7 +235,7 @@ async def test_a_slave_whose_master_nobody_knows_asks_again_soon() -> None:
     assert heard.masters == []
 
 
-async def test_a_master_that_was_superseded_is_told_by_whom_each_time_until_it_has_written_it_down() -> None:
+async def test_a_superseded_master_is_told_its_successor_each_time_until_it_has_written_it_down() -> None:
     clock, heard = SimClock(), Heard()
     heard.problem = OSError("the disk is full")
     async with name_server() as server:
@@ -251,7 +251,7 @@ async def test_a_master_that_was_superseded_is_told_by_whom_each_time_until_it_h
                 await clock.advance(PERIOD_S)
 
 
-async def test_an_answer_that_makes_no_sense_supersedes_nobody_and_the_registration_goes_on() -> None:
+async def test_an_answer_that_makes_no_sense_supersedes_no_master_and_the_registration_goes_on() -> None:
     clock, heard = SimClock(), Heard()
     async with name_server() as server:
         server.answer = pb.RegisterBrokerResponse(code=common_pb2.NOT_LEADER_FOR_QUEUE)

@@ -109,7 +109,7 @@ async def test_a_switch_that_is_given_up_leaves_the_locks_as_they_were() -> None
 
 
 @pytest.mark.parametrize("forced", [True, False], ids=["the master is lost", "an operator's tool of before"])
-async def test_without_the_table_of_the_old_master_nobody_gets_a_queue_for_60_s(forced: bool) -> None:
+async def test_without_the_table_of_the_old_master_no_member_gets_a_queue_for_60_s(forced: bool) -> None:
     clock = SimClock()
     async with pair(clock) as (network, master, slave):
         await group_at(clock, master)

@@ -70,7 +70,7 @@ async def test_a_synchronous_master_without_a_slave_says_so() -> None:
 
 
 @pytest.mark.mechanism("H1")
-async def test_nobody_sees_what_the_slave_does_not_have() -> None:
+async def test_what_the_slave_does_not_have_is_not_visible() -> None:
     clock = SimClock()
     async with pair(clock) as (network, master, slave):
         network.cut(slave)

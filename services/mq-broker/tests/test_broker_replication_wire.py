@@ -333,7 +333,7 @@ class TestStream:
 
 
 class TestChannel:
-    async def test_nobody_there_is_a_link_error_at_the_first_frame(self) -> None:
+    async def test_no_listener_is_a_link_error_at_the_first_frame(self) -> None:
         async with served() as wire:
             address = wire.address
         async with asyncio.timeout(TIMEOUT_S), connect(address) as slave:

@@ -182,7 +182,7 @@ async def test_a_new_slave_follows_it_once_it_has_begun() -> None:
         await new.stop()
 
 
-async def test_a_higher_epoch_without_a_master_does_not_make_it_a_slave_and_a_living_master_does() -> None:
+async def test_a_higher_epoch_without_a_master_does_not_make_it_a_slave_and_a_running_master_does() -> None:
     clock = SimClock()
     async with restored_beside_replica(clock) as (master, _):
         replication = master.at_work.replication

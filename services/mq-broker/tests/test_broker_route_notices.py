@@ -28,7 +28,7 @@ async def test_only_subscribers_hear_of_topics_that_are_made_changed_and_deleted
         assert (subscriber.routes, stranger.routes) == (["t"] * 3, [])
 
 
-async def test_nobody_hears_of_a_change_before_the_name_servers_do() -> None:
+async def test_no_client_hears_of_a_change_before_the_name_servers_do() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         subscriber, registered = RecordingSession(), asyncio.Event()
 

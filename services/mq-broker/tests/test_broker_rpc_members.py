@@ -192,7 +192,7 @@ async def test_a_message_is_consumed_by_the_member_that_was_chosen() -> None:
             session.cancel()
 
 
-async def test_an_answer_before_anything_else_and_one_that_nobody_waits_for_do_no_harm() -> None:
+async def test_an_answer_before_anything_else_and_one_without_a_caller_do_no_harm() -> None:
     async with served() as wire:
         session = wire.stub.Session()
         await session.write(pb.SessionRequest(command_answer=pb.CommandAnswer(command_id=5)))

@@ -50,13 +50,13 @@ async def test_a_server_without_health_checks_is_something_else() -> None:
         assert await check.problem(address) == "something else than a broker answers there"
 
 
-async def test_nobody_there_is_told_with_the_reason() -> None:
+async def test_no_listener_is_told_with_the_reason() -> None:
     async with process() as (check, address):
         unused = Address("127.0.0.2", address.port)
         assert "Connection refused" in str(await check.problem(unused))
 
 
-async def test_somebody_who_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and does not read from them
         async with process() as (check, _):

@@ -274,7 +274,9 @@ class TestPulling:
             assert [(await pull(broker, 0, messages=count)).suggest_broker_id for count in (4, 5)] == [1, 0]
 
     @pytest.mark.parametrize("reads", [{"enabled": False}, {"is_slave_there": lambda: False}])
-    async def test_without_a_slave_to_read_from_everybody_stays_with_the_master(self, reads: dict[str, object]) -> None:
+    async def test_without_a_slave_to_read_from_all_readers_stay_with_the_master(
+        self, reads: dict[str, object]
+    ) -> None:
         async with a_slave() as broker:
             broker.store.follows = False
             there = SlaveReads(enabled=True, near_bytes=0, is_slave_there=lambda: True)
@@ -290,7 +292,7 @@ class TestNear:
         reads = SlaveReads.of(ReplicationOptions(), 1_000, lambda: True)
         assert [reads.suggestion(SubscriptionGroup("g"), behind) for behind in (400, 401)] == [0, 1]
 
-    def test_where_nobody_knows_the_memory_nobody_is_sent_away(self) -> None:
+    def test_where_the_memory_is_unknown_no_reader_is_sent_away(self) -> None:
         assert SlaveReads.of(ReplicationOptions(), 0, lambda: True).suggestion(SubscriptionGroup("g"), 1 << 60) == 0
 
     def test_the_machine_has_memory(self) -> None:

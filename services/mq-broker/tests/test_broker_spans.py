@@ -488,7 +488,7 @@ def test_nothing_but_16_digits_changes_and_they_come_back_when_the_write_is_refu
         assert (carried, spans.begun) == (data, 0)
 
 
-def test_without_spans_nobody_looks_at_a_record() -> None:
+def test_without_spans_records_are_not_read() -> None:
     moved = iter([(single_record_batch("t", 0, b"no record", 0), STEP)])
     with traced(NO_SPANS, moved):
         pass

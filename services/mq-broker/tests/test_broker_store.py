@@ -88,7 +88,7 @@ async def test_batches_that_together_are_longer_than_a_file_are_all_stored() -> 
 
 
 @pytest.mark.mechanism("S10")
-async def test_under_sync_flush_nobody_reads_what_is_not_on_disk() -> None:
+async def test_under_sync_flush_what_is_not_on_disk_cannot_be_read() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         outcomes = broker.producing.put([incoming("t", bodies(3))])
         assert await stored_bodies(broker) == []

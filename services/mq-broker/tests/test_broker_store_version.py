@@ -126,7 +126,7 @@ class TestWriting:
         assert len(await bodies(disk)) == 11
         assert read_file(disk, LAYOUT.version) == encode_version(STORE_VERSION)
 
-    async def test_a_full_disk_keeps_nobody_from_what_is_stored(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_full_disk_keeps_what_is_stored_readable(self, caplog: pytest.LogCaptureFixture) -> None:
         disk = await used_store()
         disk.unlink(LAYOUT.version)
         disk.before = lambda call, path: (
@@ -160,7 +160,7 @@ class TestRefused:
         put(disk, LAYOUT.version, b"\0" * LINE_BYTES + encode_version(NEWER)[LINE_BYTES:])
         assert f"says version {NEWER}" in refused(disk, StoreVersionError)
 
-    async def test_a_version_that_nobody_can_read(self) -> None:
+    async def test_an_unreadable_version_is_an_error(self) -> None:
         disk = await used_store()
         put(disk, LAYOUT.version, b"\0" * 1_024)
         assert re.fullmatch(r"/store/version is damaged, .*remove the file", refused(disk, StoreDamagedError))

@@ -172,7 +172,7 @@ class TestJoining:
 
 
 class TestRollingChange:
-    async def test_the_switch_lets_members_differ_and_expels_nobody_when_it_is_turned_off(self) -> None:
+    async def test_the_switch_lets_members_differ_and_expels_none_when_it_is_turned_off(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             x, y = RecordingSession(), RecordingSession()
             beat(broker, client("X", "g", topics=PAID), x)

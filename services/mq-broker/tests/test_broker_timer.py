@@ -206,7 +206,7 @@ class TestLimits:
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL
             assert "is not a whole number from 0 up" in outcome.remark
 
-    async def test_nobody_can_send_into_the_timer_s_own_topic(self) -> None:
+    async def test_clients_cannot_send_into_the_timer_s_own_topic(self) -> None:
         async with delivering_broker(SimDisk(), SimClock()) as broker:
             (outcome,) = await produce(broker, incoming(TIMER_TOPIC, [b"x"]))
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL

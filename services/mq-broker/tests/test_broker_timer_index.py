@@ -153,7 +153,7 @@ class TestMemory:
         assert len([name for name in world.disk.list_dir(FOLDER) if name.isdigit()]) < 12
         running.cancel()
 
-    async def test_nobody_waits_without_a_writer(self) -> None:
+    async def test_without_a_writer_there_is_no_wait(self) -> None:
         world = Waiting()
         world.add(*range(100))
         await world.index.wait_room()

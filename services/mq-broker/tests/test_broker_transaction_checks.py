@@ -70,7 +70,7 @@ def check_times(broker: Broker, id_: str = "tx") -> int:
 
 class TestWhen:
     @pytest.mark.mechanism("T8", "T12")
-    async def test_a_living_member_is_asked_every_minute_after_the_immunity(self) -> None:
+    async def test_an_active_member_is_asked_every_minute_after_the_immunity(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
             session = join(broker)
@@ -85,7 +85,7 @@ class TestWhen:
             assert asked(session)[1:] == ["old", "young"]
 
     @pytest.mark.mechanism("T9")
-    async def test_a_message_may_have_an_immunity_of_its_own_which_every_copy_keeps_and_nobody_gets(self) -> None:
+    async def test_a_message_may_have_an_immunity_of_its_own_which_every_copy_keeps_and_no_consumer_gets(self) -> None:
         clock, disk = SimClock(), SimDisk()
         async with running_broker(disk, clock) as broker:
             await produce(broker, half("t", b"x", "tx", properties={CHECK_IMMUNITY_TIME_IN_SECONDS: "150"}))
@@ -143,7 +143,7 @@ class TestWhatCounts:
             assert await visible(broker) == [b"x"]
 
     @pytest.mark.mechanism("T10")
-    async def test_an_unknow_that_nobody_asked_for_does_not_count(self) -> None:
+    async def test_an_unknow_without_a_check_does_not_count(self) -> None:
         async with running_broker(SimDisk(), SimClock(), options=asking_at_once()) as broker:
             join(broker)
             await produce(broker, half("t", b"x", "tx"))
@@ -213,7 +213,7 @@ class TestWhatCounts:
             assert await visible(broker) == [b"a"]
 
     @pytest.mark.mechanism("T10")
-    async def test_an_hour_without_anybody_to_ask_rolls_nothing_back(self) -> None:
+    async def test_an_hour_without_members_rolls_nothing_back(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
             join(broker, group="others")

@@ -70,7 +70,7 @@ class TestWords:
             Phase.ROLLED_BACK: ROLLBACK,
         }
 
-    def test_nobody_can_end_what_is_not_known(self) -> None:
+    def test_an_unknown_transaction_cannot_be_ended(self) -> None:
         table = table_in(Phase.PREPARED)
         assert table.decide("other", COMMIT, answers_check=True) is None
         assert table.decide_by_operator("other", COMMIT) is None
@@ -143,7 +143,7 @@ class TestColumns:
         assert self.due(columns, 6_000) == ["0 s", "3 s"]
         assert self.due(columns, 60_000) == ["0 s", "3 s", "60 s"]
 
-    def test_nobody_is_due_of_a_group_that_is_not_there_or_twice_in_a_round(self) -> None:
+    def test_no_half_is_due_of_a_group_that_is_not_there_or_twice_in_a_round(self) -> None:
         columns = HalfColumns()
         columns.put(a_half("tx"), 0)
         columns.put(Half("stranger", "unknown", 0, 0, 0), 0)

@@ -212,7 +212,7 @@ class TestSlaves:
         assert (error.epoch, error.ha_address) == ((7, 3), "")
         assert "its successor of 7.3 is not registered now" in str(error)
 
-    def test_switch_swaps_the_ids_whoever_registers_first(self, table: RouteTable) -> None:
+    def test_switch_swaps_the_ids_whichever_registers_first(self, table: RouteTable) -> None:
         register(table, master(A, 7), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
         register(table, master(B, 8), session=3, now=0)
@@ -240,7 +240,7 @@ class TestMemory:
         register(table, master(B, 7, 2), session=2, now=131)
         assert addresses(table) == {0: "10.0.0.1:1002"}
 
-    def test_somebody_of_the_name_keeps_the_memory_for_ever(self, table: RouteTable) -> None:
+    def test_a_broker_of_the_name_keeps_the_memory_for_ever(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         close_session(table, 1, 0)
         expire(table, 10, EXPIRE_SECONDS)

@@ -154,7 +154,7 @@ async def test_an_order_of_another_buyer_is_answered_as_one_that_does_not_exist(
 
 
 @pytest.mark.parametrize("route", OF_AN_ORDER, ids=str)
-async def test_whoever_may_see_all_orders_reaches_them_but_does_nothing_that_is_the_buyers(
+async def test_a_caller_that_may_see_all_orders_reaches_them_but_does_nothing_that_is_the_buyers(
     route: Route, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as orders:

@@ -46,7 +46,7 @@ async def everything(orders: RunningOrders, path: str, **query: Any) -> list[lis
             return pages
 
 
-async def test_a_product_is_put_on_sale_and_read_back_by_anybody(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_product_is_put_on_sale_and_read_back_without_a_token(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         answer = await orders.http.post("/products", json=SEAT, headers=orders.headers("seller", "seller-1"))
         assert (answer.status_code, answer.headers["Location"]) == (201, "/products/seat")

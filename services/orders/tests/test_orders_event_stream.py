@@ -117,7 +117,7 @@ async def test_a_server_that_is_stopped_waits_for_no_stream(new_database_url: Ne
                     await serving
 
 
-async def test_streams_are_for_whoever_may_see_the_order(new_database_url: NewDatabaseUrl) -> None:
+async def test_streams_are_for_callers_that_may_see_the_order(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         path = f"/orders/{(await orders.place('k')).order_id}/events"

@@ -110,7 +110,7 @@ async def test_a_message_that_comes_twice_or_late_is_no_change(new_database_url:
         assert follower.seen == [OrderStatus.PENDING_PAYMENT]
 
 
-async def test_nobody_follows_an_order_that_he_may_not_see(new_database_url: NewDatabaseUrl) -> None:
+async def test_an_order_is_not_followed_without_access(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")

@@ -52,7 +52,7 @@ async def test_the_timer_of_a_held_order_rings_again_until_the_order_is_paid(new
         assert await fire(orders, order) is ExpiryOutcome.ALREADY_DECIDED
 
 
-async def test_a_hold_that_nobody_prolongs_ends_and_the_order_closes(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_hold_that_is_not_prolonged_ends_and_the_order_closes(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await placed(orders)
         orders.clock.set_wall_ms(order.expires_at_ms - 1)
@@ -64,7 +64,7 @@ async def test_a_hold_that_nobody_prolongs_ends_and_the_order_closes(new_databas
         assert (answer.json()["order_status"], answer.json()["hold_ended_ms_ago"]) == ("CLOSED", 0)
 
 
-async def test_a_held_order_is_cancelled_by_nobody_until_the_payment_lets_it_go(
+async def test_a_held_order_is_not_cancelled_until_the_payment_lets_it_go(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
@@ -117,7 +117,7 @@ async def test_only_payments_holds_orders_and_only_for_their_buyers(new_database
 
 
 @pytest.mark.parametrize("is_prolonged", [False, True])
-async def test_whoever_closes_on_an_old_reading_loses_to_the_hold(
+async def test_a_close_on_an_old_reading_loses_to_the_hold(
     new_database_url: NewDatabaseUrl, is_prolonged: bool
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:

@@ -210,7 +210,7 @@ async def test_a_command_that_meets_its_own_first_try_is_answered_as_that(new_da
         assert [await ship(orders, order, SELLER, order.version)] == first
 
 
-async def test_a_race_that_is_lost_after_the_reading_is_a_mismatch_for_whoever_named_a_version(
+async def test_a_race_that_is_lost_after_the_reading_is_a_mismatch_for_a_caller_with_a_version(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
@@ -248,7 +248,9 @@ async def test_the_order_of_another_buyer_is_answered_as_one_that_does_not_exist
 
 
 @pytest.mark.parametrize("command", [cancel, confirm])
-async def test_what_is_the_buyers_to_do_nobody_else_does(new_database_url: NewDatabaseUrl, command: Command) -> None:
+async def test_what_is_the_buyers_to_do_no_other_caller_does(
+    new_database_url: NewDatabaseUrl, command: Command
+) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_for(orders, command)
         assert await orders.application.use_cases.queries.order(order.order_id, ONLOOKER) == order

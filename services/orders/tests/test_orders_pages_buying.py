@@ -52,7 +52,7 @@ async def test_a_buyer_fills_a_cart_orders_pays_and_confirms(new_database_url: N
         assert {caller.subject for caller in shop.orders.desk.callers} == {"buyer-1"}
 
 
-async def test_buyers_who_wait_for_a_hung_gateway_keep_nobody_from_ordering(
+async def test_buyers_who_wait_for_a_hung_gateway_keep_no_others_from_ordering(
     new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = AdmissionLimit(4, 500)

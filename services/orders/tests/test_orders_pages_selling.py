@@ -80,7 +80,7 @@ async def test_a_seller_changes_price_and_stock_beside_an_order(new_database_url
         assert (wrong.status_code, "is not an amount of CNY" in wrong.text) == (422, True)
 
 
-async def test_an_ended_sale_is_seen_by_sellers_only_and_ordered_by_nobody(new_database_url: NewDatabaseUrl) -> None:
+async def test_an_ended_sale_is_seen_by_sellers_only_and_cannot_be_ordered(new_database_url: NewDatabaseUrl) -> None:
     async with (
         shop_of(new_database_url("orders")) as shop,
         shop.visitor("sam", "seller") as seller,

@@ -161,5 +161,5 @@ def all_below(kind: type[PageError]) -> list[type[PageError]]:
     return [found for below in kind.__subclasses__() for found in (below, *all_below(below))]
 
 
-def test_a_word_of_another_service_that_nobody_knows_stays_as_it_is() -> None:
+def test_an_unknown_word_of_another_service_stays_as_it_is() -> None:
     assert Texts(ENGLISH).word("payment", "ON_HOLD") == "ON_HOLD"

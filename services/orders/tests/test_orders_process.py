@@ -144,7 +144,7 @@ async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -
     assert "Traceback" not in log
 
 
-async def test_a_transport_that_nobody_knows_ends_the_start(tmp_path: Path) -> None:
+async def test_an_unknown_transport_ends_the_start(tmp_path: Path) -> None:
     async with process(tmp_path, ORDERS_MQ_URL="carrier-pigeon://roof") as started:
         code, log = await started.ended()
     assert code == 1, log

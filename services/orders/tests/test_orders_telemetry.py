@@ -42,7 +42,7 @@ async def change(orders: RunningOrders, order: Order, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["cancel order", "ship order", "confirm receipt"])
-async def test_what_somebody_does_to_an_order_is_in_its_trace_and_linked_with_the_request(
+async def test_what_a_request_does_to_an_order_is_in_its_trace_and_linked_with_the_request(
     new_database_url: NewDatabaseUrl, what: str
 ) -> None:
     with Recorder() as recorder:
@@ -59,7 +59,7 @@ async def test_what_somebody_does_to_an_order_is_in_its_trace_and_linked_with_th
     assert {row.trace_id for row in history} == {placing.trace_id}
 
 
-async def test_an_order_that_was_placed_outside_a_trace_is_changed_in_that_of_who_asks(
+async def test_an_order_that_was_placed_outside_a_trace_is_changed_in_that_of_the_request(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     with Recorder() as recorder:

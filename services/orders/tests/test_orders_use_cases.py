@@ -200,7 +200,7 @@ async def test_cancelling_against_expiring_has_exactly_one_winner(
         assert stock(await orders.product()) == (10, 0, 0)
 
 
-async def test_whoever_decides_on_an_old_reading_loses_by_compare_and_set(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_decision_on_an_old_reading_loses_by_compare_and_set(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         stale = await orders.place("k")

@@ -65,7 +65,7 @@ def name_of(part: object) -> str:
 
 @pytest.mark.mechanism("U3")
 @pytest.mark.parametrize(("method", "path", "payload", "roles"), ROUTES, ids=name_of)
-async def test_each_route_lets_its_roles_in_and_nobody_else(
+async def test_each_route_lets_its_roles_in_and_no_others(
     new_database_url: NewDatabaseUrl, method: str, path: str, payload: dict[str, Any] | None, roles: set[str]
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -84,7 +84,7 @@ async def test_each_route_lets_its_roles_in_and_nobody_else(
 
 
 @pytest.mark.parametrize(("method", "path", "payload"), OF_ONE_PAYMENT)
-async def test_somebody_elses_payment_is_answered_as_one_that_is_not_there(
+async def test_another_buyers_payment_is_answered_as_one_that_is_not_there(
     new_database_url: NewDatabaseUrl, method: str, path: str, payload: dict[str, Any] | None
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -103,7 +103,7 @@ async def test_somebody_elses_payment_is_answered_as_one_that_is_not_there(
         assert (await payments.payment(payment.payment_id)).refund_requested_minor == 0
 
 
-async def test_somebody_elses_order_is_answered_as_one_that_is_not_known(new_database_url: NewDatabaseUrl) -> None:
+async def test_another_buyers_order_is_answered_as_one_that_is_not_known(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         await payments.tell(order_event(events.CLOSED_TAG, "order-2"), order_event(events.PAID_TAG, "order-3"))

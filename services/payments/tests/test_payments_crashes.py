@@ -307,7 +307,7 @@ async def relay(_world: World, payments: RunningPayments) -> None:
 
 @pytest.mark.parametrize("dies_again_at", range(1, 7))
 @pytest.mark.parametrize("dies_at", [1, 2])
-async def test_money_that_moved_without_the_queue_is_told_once_whoever_dies_on_the_way(
+async def test_money_that_moved_without_the_queue_is_told_once_whichever_process_dies(
     new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch, dies_at: int, dies_again_at: int
 ) -> None:
     world = World(new_database_url("payments"), monkeypatch, Step.PEND)

@@ -57,7 +57,7 @@ async def test_nothing_is_captured_while_orders_is_away_and_the_payment_goes_on_
         assert payments.orders.holds == {"order-1": payment.payment_id}
 
 
-async def test_a_declined_payment_lets_its_order_go_whoever_tells_of_it(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_declined_payment_lets_its_order_go_whatever_tells_of_it(new_database_url: NewDatabaseUrl) -> None:
     clock = SimClock()
     gateway = ScriptedGateway(clock, Step.DECLINE, Step.PEND, Step.PEND)
     async with running_payments(new_database_url("payments"), gateway=gateway, clock=clock) as payments:

@@ -188,7 +188,7 @@ async def test_a_lie_never_wins_against_the_truth_in_whatever_order_they_come(da
     assert await every_schedule(database_url, prepare, check) > 20
 
 
-async def test_whoever_ends_a_payment_while_it_is_captured_the_money_is_booked_and_told_once(
+async def test_whatever_ends_a_payment_while_it_is_captured_the_money_is_booked_and_told_once(
     database_url: str,
 ) -> None:
     """One process stands still between its hold and the gateway; another ends the payment with its order meanwhile."""

@@ -159,7 +159,7 @@ async def test_a_late_capture_that_is_told_again_changes_nothing_before_or_after
 
 
 @pytest.mark.parametrize("webhook_first", [True, False])
-async def test_the_reconciler_sends_a_late_capture_back_whoever_learns_of_it_first(
+async def test_the_reconciler_sends_a_late_capture_back_whichever_learns_of_it_first(
     new_database_url: NewDatabaseUrl, webhook_first: bool
 ) -> None:
     """The message that tells orders is lost; the webhook comes before the reconciler's question, or after it."""

@@ -107,7 +107,9 @@ def test_a_body_that_is_no_json_object_is_malformed(body: bytes) -> None:
             read(body)
 
 
-async def test_whoever_sees_all_payments_is_told_what_was_heard_of_orders(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_caller_that_sees_all_payments_is_told_what_was_heard_of_orders(
+    new_database_url: NewDatabaseUrl,
+) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.tell(order_event(CREATED), order_event(CREATED, "order-2"), order_event(CLOSED, "order-2"))
         answer = await payments.get("/payable-orders?order_id=order-2&order_id=unknown&order_id=order-1")

@@ -123,7 +123,7 @@ async def test_no_token_opens_the_way_of_the_gateway(tmp_path: Path) -> None:
         assert (answer.status_code, kind(answer)) == (401, "invalid-signature")
 
 
-async def test_no_scope_lets_anybody_pay_the_order_of_another_buyer(tmp_path: Path) -> None:
+async def test_no_scope_lets_a_caller_pay_the_order_of_another_buyer(tmp_path: Path) -> None:
     async with serving(tmp_path) as payments:
         await paid_by_owner(payments)
         answer = await ask(payments, PAY, STRANGER, *SCOPES)

@@ -210,7 +210,7 @@ def test_a_whole_refund_of_other_money_than_the_payments_is_refused(change: dict
 
 
 @pytest.mark.parametrize(("asked_minor", "rest_minor"), [(0, 100), (1, 99), (99, 1)])
-def test_a_whole_refund_is_of_what_nobody_has_asked_back_yet(asked_minor: int, rest_minor: int) -> None:
+def test_a_whole_refund_is_of_the_rest_without_a_request(asked_minor: int, rest_minor: int) -> None:
     expected = Refund("refund-p", "p", rest_minor, "CNY", "why", "orders", 3)
     assert rest_of(with_asked_back(asked_minor), WHOLE, "orders", 3) == expected
     assert expected.refund_id == whole_refund_id("p")

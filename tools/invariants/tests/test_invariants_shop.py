@@ -182,7 +182,7 @@ async def test_money_that_is_captured_when_its_order_has_closed_goes_back(shop: 
     assert (await shop.payments.payment(payment_id)).status == "REFUNDED"
 
 
-async def test_a_refund_request_that_nobody_hears_is_found(shop: Shop) -> None:
+async def test_an_unheard_refund_request_is_found(shop: Shop) -> None:
     order, payment_id = await shop.place_and_pay("by-seller")
     await shop.orders.cancel(order.order_id, SELLER)
     lost = [one for one in shop.queue.messages if one.tag == "refund-requested"]
@@ -194,7 +194,7 @@ async def test_a_refund_request_that_nobody_hears_is_found(shop: Shop) -> None:
     ]
 
 
-async def test_a_webhook_that_never_comes_and_that_nobody_asks_about_is_found(shop: Shop) -> None:
+async def test_a_webhook_that_never_comes_and_is_never_asked_about_is_found(shop: Shop) -> None:
     order = await shop.place("unheard")
     shop.webhooks.is_away = True
     await shop.begin_payment(order)
@@ -203,7 +203,7 @@ async def test_a_webhook_that_never_comes_and_that_nobody_asks_about_is_found(sh
     assert {violation.check for violation in found} == {"gateway_book_is_the_ledger", "stuck_payments"}
 
 
-async def test_an_order_that_nobody_closes_is_found(shop: Shop) -> None:
+async def test_an_order_that_is_never_closed_is_found(shop: Shop) -> None:
     order = await shop.place("forgotten")
     await shop.orders.pass_payment_window()
     found = await check(shop.sources, shop.clock.wall_ms() + 120_000, stock=STOCK)

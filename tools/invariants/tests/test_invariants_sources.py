@@ -135,7 +135,7 @@ def test_the_json_document_has_every_check_with_its_rows(sources: Sources) -> No
     }
 
 
-def test_the_command_returns_2_when_nobody_can_tell(sources: Sources, tmp_path: Path) -> None:
+def test_the_command_returns_2_when_the_answer_is_unknown(sources: Sources, tmp_path: Path) -> None:
     missing = replace(sources, orders=f"{SQLITE_PREFIX}{tmp_path / 'missing.db'}")
     shown = CliRunner().invoke(app, options(missing))
     assert (shown.exit_code, shown.stdout) == (2, "")

@@ -34,7 +34,7 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
         yield one
 
 
-def test_the_cluster_list_says_who_lives_and_how(operator: Operator) -> None:
+def test_the_cluster_list_has_the_registered_brokers_and_their_state(operator: Operator) -> None:
     operator("sendMessage", "-t", "orders", "-p", "x")
     operator.advance(90)
     assert operator("clusterList").rows == [

@@ -129,7 +129,7 @@ class TestWords:
         (half,) = timeline(operator("explain", "k"))
         assert half[-1] == "by producer group shop; no end of it is known"
 
-    def test_one_that_nobody_knew_is_parked(self, operator: Operator) -> None:
+    def test_one_without_a_known_outcome_is_parked(self, operator: Operator) -> None:
         async def ask_until_it_is_parked() -> None:
             listener = Decided(State.UNKNOW)
             async with TransactionProducer("shop", operator.url, transaction_listener=listener) as producer:
@@ -185,7 +185,7 @@ class TestWords:
         operator("deleteSubGroup", "-g", "gone", "-c", CLUSTER)
         assert timeline(operator("explain", "k"))[-1][1] == "passed"
 
-    def test_a_group_that_nobody_knows_any_more_has_no_offset(self) -> None:
+    def test_a_group_that_is_not_known_any_more_has_no_offset(self) -> None:
         broker = EmbeddedBroker("of a group that is gone")
         with operated(broker) as operator:
             operator("sendMessage", "-t", "orders", "-p", "x", "-k", "k")

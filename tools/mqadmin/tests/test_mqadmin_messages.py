@@ -271,7 +271,7 @@ class TestConsume:
         assert outcome.exit_code == 1
         assert "no registered broker has such a queue of topic 'orders'" in outcome.stderr
 
-    def test_nobody_s_offset_moves_and_no_group_is_made(self, operator: Operator) -> None:
+    def test_no_offset_moves_and_no_group_is_made(self, operator: Operator) -> None:
         self.fill(operator)
         printed(operator, command="consumeMessage")
         assert operator("consumerProgress", "--json").json == {"groups": []}

@@ -53,7 +53,7 @@ class TestRecall:
             sentence = "mqadmin: 1 of 1 messages of topic orders with the key 'order-17' had been delivered already\n"
             assert outcome.stderr == sentence
 
-    def test_a_message_that_nobody_knows_is_exit_code_3(self, operator: Operator) -> None:
+    def test_an_unknown_message_is_exit_code_3(self, operator: Operator) -> None:
         send(operator)
         outcome = operator(*RECALL, "-k", "order-18")
         assert (outcome.exit_code, outcome.stdout) == (3, "")

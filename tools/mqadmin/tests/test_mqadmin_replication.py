@@ -94,7 +94,7 @@ class TestStatus:
         pair.master.admin.replica.refusal = "the stream is gone: cannot connect; last error: UNKNOWN: ipv4:127.0.0.1"
         assert pair.operator("haStatus", "-b", A).rows[2] == ["broker-a 0: the stream is gone: cannot connect"]
 
-    def test_a_broker_that_nobody_knows(self, pair: Pair) -> None:
+    def test_an_unknown_broker_is_an_error(self, pair: Pair) -> None:
         outcome = pair.operator("haStatus", "-b", "broker-x")
         assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: no broker 'broker-x' is registered\n")
 

@@ -128,7 +128,7 @@ class TestDecisions:
         ]
 
     @pytest.mark.parametrize("command", ["show", "commit", "rollback"])
-    def test_a_transaction_that_nobody_knows_is_exit_code_3(self, operator: Operator, command: str) -> None:
+    def test_an_unknown_transaction_is_exit_code_3(self, operator: Operator, command: str) -> None:
         outcome = operator("tx", command, "-i", "nothing")
         assert (outcome.exit_code, outcome.stdout) == (3, "")
         assert "no transaction 'nothing' is open or was closed of late" in outcome.stderr
