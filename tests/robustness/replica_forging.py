@@ -68,7 +68,7 @@ class Forger:
         if slave.broker is None or master.broker is None or slave.disk_s or master.disk_s:
             return False
         follows = slave.broker.replication.status()
-        if not follows.connected or follows.master_address != master.ha_address:
+        if not follows.connected or follows.master_ha_address != master.ha_address:
             return False
         return link is [one for one in world.network.links if one.slave is link.slave][-1] and any(
             one.connected and one.replica_id == slave.state.replica_id

@@ -231,8 +231,8 @@ BUGS: tuple[Bug, ...] = (
             Edit(IN_SYNC, "        if log_offset > log_end:\n", "        if log_offset > log_end and False:\n"),
             Edit(
                 f"{BROKER}/replication/feed.py",
-                "if not max(report.acknowledged, report.durable) <= report.written <= end:",
-                "if not max(report.acknowledged, report.durable) <= report.written:",
+                "if not max(report.acknowledged_offset, report.durable_offset) <= report.written_offset <= end:",
+                "if not max(report.acknowledged_offset, report.durable_offset) <= report.written_offset:",
             ),
         ),
         (

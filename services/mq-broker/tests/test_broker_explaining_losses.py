@@ -17,7 +17,6 @@ from mq_broker.embedded.embedded_broker import CallContext
 from mq_broker.processor import querying
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
-from mq_broker.rpc.conversions import life_event
 from mq_broker.testing import (
     broker_options,
     half,
@@ -31,6 +30,7 @@ from mq_broker.testing import (
 )
 from mqproto.codes import LifeEventKind
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
+from mqproto.values import to_message
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
 
@@ -260,5 +260,5 @@ class TestRefused:
             told = await explain(broker, "m")
             answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="m"), CallContext())
             assert (answer.code, answer.remark) == (common_pb2.SUCCESS, "")
-            assert list(answer.events) == [life_event(event) for event in told]
+            assert list(answer.events) == [to_message(pb.LifeEvent, event) for event in told]
             assert [event.kind for event in answer.events] == [pb.LifeEventKind.Value(e.kind.name) for e in told]

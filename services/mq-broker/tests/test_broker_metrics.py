@@ -86,12 +86,14 @@ MASTER = HaStatus(
     in_sync_replicas=2,
     in_sync=True,
     connected=False,
-    master_address="",
+    master_ha_address="",
     lag_bytes=0,
-    lag_s=0.0,
+    lag_seconds=0.0,
     replicas=(
         SLAVE,
-        replace(SLAVE, replica_id="c" * 32, broker_id=2, lag_bytes=0, lag_s=0.0, in_sync=True, clock_ahead_ms=-3_500),
+        replace(
+            SLAVE, replica_id="c" * 32, broker_id=2, lag_bytes=0, lag_seconds=0.0, in_sync=True, clock_ahead_ms=-3_500
+        ),
     ),
 )
 

@@ -35,7 +35,7 @@ class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
         self.answer = pb.RegisterBrokerResponse()
         self.requests: list[pb.RegisterBrokerRequest] = []
 
-    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
                 self.requests.append(request)
@@ -45,9 +45,7 @@ class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
         finally:
             self.heard.put_nowait("stream ended")
 
-    async def UnregisterBroker(  # noqa: N802
-        self, request: pb.UnregisterBrokerRequest, context: Any
-    ) -> pb.UnregisterBrokerResponse:
+    async def UnregisterBroker(self, request: pb.UnregisterBrokerRequest, context: Any) -> pb.UnregisterBrokerResponse:
         assert request.broker.address == IDENTITY.address
         self.heard.put_nowait("unregistered")
         return pb.UnregisterBrokerResponse()
@@ -271,7 +269,7 @@ class PartsNameServer(PlayedNameServer):
         super().__init__()
         self.answer = pb.RegisterBrokerResponse(takes_parts=True)
 
-    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         topics: dict[str, int] = {}
         while (request := await context.read()) is not grpc.aio.EOF:
             self.requests.append(request)

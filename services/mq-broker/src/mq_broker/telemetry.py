@@ -209,7 +209,7 @@ OWN_GAUGES = (
     _own("hourglass.replication.in_sync", NO_UNIT, "1 while it is in the in-sync set", lambda s: s.in_sync),
     _own("hourglass.replication.connected", NO_UNIT, "1 while a slave hears from its master", lambda s: s.connected),
     _own("hourglass.replication.lag.size", "By", "How far a slave is behind, as it has heard", lambda s: s.lag_bytes),
-    _own("hourglass.replication.lag.time", "s", "How long ago a slave had everything", lambda s: s.lag_s),
+    _own("hourglass.replication.lag.time", "s", "How long ago a slave had everything", lambda s: s.lag_seconds),
     _own(
         "hourglass.replication.clock.ahead",
         "s",
@@ -222,7 +222,7 @@ SLAVE_GAUGES = (
     _of_slaves("hourglass.replication.slave.connected", NO_UNIT, "1 while it is connected", lambda s: s.connected),
     _of_slaves("hourglass.replication.slave.in_sync", NO_UNIT, "1 while it is in sync", lambda s: s.in_sync),
     _of_slaves("hourglass.replication.slave.lag.size", "By", "How far it is behind", lambda s: s.lag_bytes),
-    _of_slaves("hourglass.replication.slave.lag.time", "s", "How long ago it had everything", lambda s: s.lag_s),
+    _of_slaves("hourglass.replication.slave.lag.time", "s", "How long ago it had everything", lambda s: s.lag_seconds),
     _of_slaves(
         "hourglass.replication.slave.clock.ahead",
         "s",

@@ -72,7 +72,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         """End every registration stream, so that brokers look for this name server anew."""
         self._stopping.set()
 
-    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """One broker's stream: registrations of one request or several; the end of the stream is the broker's end.
 
         Each request has one answer, and there is no other: a slave hears of another master when it registers again. A
@@ -110,7 +110,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
                 identity = broker.registration.identity
                 log.info("%s is gone: its stream ended", describe(identity), extra=keys(identity))
 
-    async def UnregisterBroker(  # noqa: N802
+    async def UnregisterBroker(
         self, request: name_service_pb2.UnregisterBrokerRequest, context: Any
     ) -> name_service_pb2.UnregisterBrokerResponse:
         """Remove the broker; not being registered is what the caller wants, and so no error."""
@@ -124,7 +124,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             log.info("%s is gone: it unregistered", describe(identity), extra=keys(identity))
         return name_service_pb2.UnregisterBrokerResponse()
 
-    async def QueryRoute(  # noqa: N802
+    async def QueryRoute(
         self, request: name_service_pb2.QueryRouteRequest, context: Any
     ) -> name_service_pb2.QueryRouteResponse:
         """The topic's route, or TOPIC_NOT_EXIST."""
@@ -150,7 +150,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             away_brokers=route_table.away_brokers(self._table, request.topic),
         )
 
-    async def ListTopics(  # noqa: N802
+    async def ListTopics(
         self, request: name_service_pb2.ListTopicsRequest, context: Any
     ) -> name_service_pb2.ListTopicsResponse:
         """The topics that registered brokers have, and those that are away if wanted; page by page, or all at once for
@@ -166,7 +166,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         topics = route_table.topic_list(self._table, request.after, count_max + 1, with_away=request.with_away)
         return name_service_pb2.ListTopicsResponse(topics=topics[:count_max], more_follow=len(topics) > count_max)
 
-    async def ListClusters(  # noqa: N802
+    async def ListClusters(
         self, _request: name_service_pb2.ListClustersRequest, _context: Any
     ) -> name_service_pb2.ListClustersResponse:
         """Every registered broker, by cluster and name."""

@@ -349,7 +349,7 @@ class ReplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_s` is how long ago the slave had
+    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
     everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
     """
 
@@ -362,14 +362,14 @@ class ReplicaStatus:
     durable_offset: int
     acknowledged_offset: int
     lag_bytes: int
-    lag_s: float
+    lag_seconds: float
     clock_ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """One broker. Of a master, `replicas` are its slaves, and `master_address` its own; of a slave, `connected` says
-    whether it hears from its master, `lag_bytes` and `lag_s` how far it is behind, as far as it has heard.
+    """One broker. Of a master, `replicas` are its slaves, and `master_ha_address` its own; of a slave, `connected` says
+    whether it hears from its master, `lag_bytes` and `lag_seconds` how far it is behind, as far as it has heard.
 
     `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why.
     """
@@ -389,9 +389,9 @@ class HaStatus:
     in_sync_replicas: int  # with the master
     in_sync: bool
     connected: bool
-    master_address: str
+    master_ha_address: str
     lag_bytes: int
-    lag_s: float
+    lag_seconds: float
     replicas: tuple[ReplicaStatus, ...] = ()
     clock_ahead_ms: int = 0  # of a slave
 

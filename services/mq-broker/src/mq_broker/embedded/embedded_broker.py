@@ -245,7 +245,7 @@ class OneBrokerNameService:
     def __init__(self, identity: BrokerIdentity, topics: TopicTable) -> None:
         self._identity, self._topics = identity, topics
 
-    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> pb.QueryRouteResponse:  # noqa: N802
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> pb.QueryRouteResponse:
         config = self._topics.get(request.topic)
         if config is None:
             remark = f"no registered broker has registered the topic {request.topic!r}"
@@ -258,10 +258,10 @@ class OneBrokerNameService:
         )
         return pb.QueryRouteResponse(route=pb.TopicRoute(queues=[queues], brokers=[self._broker()]))
 
-    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsResponse:  # noqa: N802
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsResponse:
         return pb.ListTopicsResponse(topics=[config.topic for config in self._topics.all()])
 
-    async def ListClusters(self, request: pb.ListClustersRequest, context: Any) -> pb.ListClustersResponse:  # noqa: N802
+    async def ListClusters(self, request: pb.ListClustersRequest, context: Any) -> pb.ListClustersResponse:
         return pb.ListClustersResponse(brokers=[self._broker()])
 
     def _broker(self) -> pb.BrokerData:

@@ -38,7 +38,7 @@ class BackupEnd:
     log_min_offset: int
     log_max_offset: int
     files: int
-    size: int
+    bytes: int
     crc32: int
 
 

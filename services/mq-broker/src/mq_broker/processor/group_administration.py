@@ -111,7 +111,7 @@ QUEUE_END = -1  # as a time to reset to: behind the last message
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """One queue: `consumer_offset` is None without a commit, `last_consumed_ms` 0 when that is not known any more.
+    """One queue: `consumer_offset` is None without a commit, `last_timestamp_ms` 0 when that is not known any more.
 
     `finished_beyond` counts the messages that are finished although they lie beyond the offset.
     """
@@ -120,7 +120,7 @@ class QueueProgress:
     queue_id: int
     broker_offset: int
     consumer_offset: int | None
-    last_consumed_ms: int
+    last_timestamp_ms: int
     finished_beyond: int = 0
 
 

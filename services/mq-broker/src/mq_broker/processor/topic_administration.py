@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue; `last_update_ms` is when its last message was stored, 0 for a queue that holds none.
+    """One queue; `last_update_timestamp_ms` is when its last message was stored, 0 for a queue that holds none.
 
     `about_bytes` is what its messages take of the log, of a long queue by samples.
     """
@@ -29,7 +29,7 @@ class QueueStats:
     queue_id: int
     min_offset: int
     max_offset: int
-    last_update_ms: int
+    last_update_timestamp_ms: int
     about_bytes: int
 
 

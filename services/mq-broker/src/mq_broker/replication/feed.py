@@ -242,17 +242,17 @@ class ReplicaFeed:
         if not self.is_following:
             raise FeedError("a report before it follows")
         end = self._node.store.log_end
-        if not max(report.acknowledged, report.durable) <= report.written <= end:
+        if not max(report.acknowledged_offset, report.durable_offset) <= report.written_offset <= end:
             raise FeedError(
-                f"it has written up to {report.written}, has {report.durable} on disk and acknowledges "
-                f"{report.acknowledged}; the log ends at {end}"
+                f"it has written up to {report.written_offset}, has {report.durable_offset} on disk and acknowledges "
+                f"{report.acknowledged_offset}; the log ends at {end}"
             )
         self.reported = report
         self.clocks.hear(report.wall_ms)
         if self.clocks.has_news():
             ahead_s = self.clocks.ahead_ms / 1_000
             log.warning("the wall clock of slave %s is %.1f s ahead of this machine's", self.name, ahead_s)
-        self._master.step(Acknowledged(self.replica_id, report.acknowledged))
+        self._master.step(Acknowledged(self.replica_id, report.acknowledged_offset))
         self.wake.set()
 
     def _take_progress(self, progress: ProgressEntries) -> None:
@@ -273,7 +273,7 @@ class ReplicaFeed:
             if now - self._states_at >= STATES_INTERVAL_S:
                 self._states_at = now
                 await self._send_states()
-            if self._sent_to < store.log_end and self._sent_to - self.reported.written < WINDOW_BYTES:
+            if self._sent_to < store.log_end and self._sent_to - self.reported.written_offset < WINDOW_BYTES:
                 await self._send_log()
             elif now - self._beat_at >= self._node.options.beat_interval_ms / 1000 or self._may_tell_confirmed(now):
                 self._beat_at = self._confirm_at = now
@@ -301,7 +301,7 @@ class ReplicaFeed:
     def _beat(self) -> MasterHeartbeat:
         store = self._node.store
         self._told_confirmed = store.readable_end
-        is_prompt = self._sent_to - self.reported.written <= CHUNK_BYTES  # it would be late behind more bytes
+        is_prompt = self._sent_to - self.reported.written_offset <= CHUNK_BYTES  # it would be late behind more bytes
         time, wall_ms = self._node.time, round(self._node.time.wall_ms()) if is_prompt else 0
         return MasterHeartbeat(
             store.log_begin, store.log_end, self._told_confirmed, time.now_ms(), *self._in_sync, wall_ms

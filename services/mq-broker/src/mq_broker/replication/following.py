@@ -98,7 +98,7 @@ class Following:
         self._changed.set()
 
     @property
-    def lag_s(self) -> float:
+    def lag_seconds(self) -> float:
         """How long ago it had everything that it had heard of; 0.0 while it has. Seconds."""
         if self.beat is None or self.beat.log_end <= self._node.store.log_end:
             return 0.0

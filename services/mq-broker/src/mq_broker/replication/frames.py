@@ -48,9 +48,9 @@ class Follow:
 class Report:
     """What the slave has written, has on disk, and vouches for; and its wall clock, 0 when it does not tell."""
 
-    written: int
-    durable: int
-    acknowledged: int
+    written_offset: int
+    durable_offset: int
+    acknowledged_offset: int
     wall_ms: int = field(default=0, compare=False)
 
 

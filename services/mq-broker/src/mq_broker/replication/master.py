@@ -254,7 +254,7 @@ class MasterReplication:
     def behind(self, log_offset: int) -> list[str]:
         """The connected slaves that have not written everything below this offset."""
         feeds = self._feeds.values()
-        return [feed.name for feed in feeds if feed.is_following and feed.reported.written < log_offset]
+        return [feed.name for feed in feeds if feed.is_following and feed.reported.written_offset < log_offset]
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
         """Follow this master from now on. Raises RefusedError when it has not stepped down, OSError."""
@@ -343,10 +343,10 @@ class MasterReplication:
             address=feed.address,
             connected=view.connected,
             in_sync=feed.replica_id in self._ledger.in_sync.replicas,
-            written_offset=feed.reported.written,
-            durable_offset=feed.reported.durable,
+            written_offset=feed.reported.written_offset,
+            durable_offset=feed.reported.durable_offset,
             acknowledged_offset=view.acknowledged,
             lag_bytes=lag,
             clock_ahead_ms=feed.clocks.ahead_ms,
-            lag_s=0.0 if is_up_to_date else max(0.0, self._node.clock.monotonic() - view.caught_up_at),
+            lag_seconds=0.0 if is_up_to_date else max(0.0, self._node.clock.monotonic() - view.caught_up_at),
         )

@@ -97,9 +97,9 @@ class Node:
             in_sync_replicas=0,
             in_sync=False,
             connected=False,
-            master_address="",
+            master_ha_address="",
             lag_bytes=0,
-            lag_s=0.0,
+            lag_seconds=0.0,
         )
 
     async def remember(self, change: Callable[[ReplicaState], ReplicaState]) -> None:

@@ -226,7 +226,7 @@ class SlaveReplication:
         status = replace(self._node.status(self.role), reason="it is a slave" if following else self._reason)
         if following is None:
             return status
-        status = replace(status, connected=True, master_address=self._address, lag_s=following.lag_s)
+        status = replace(status, connected=True, master_ha_address=self._address, lag_seconds=following.lag_seconds)
         if (beat := following.beat) is None:
             return status
         lag_bytes = max(0, beat.log_end - status.log_end)

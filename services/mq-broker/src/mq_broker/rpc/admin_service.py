@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import grpc
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
 from mq_broker.core.limits import TOPICS_PER_PAGE_MAX, RefusedError
+from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
 from mq_broker.rpc.calls import answering, limited, within_memory
@@ -18,16 +19,11 @@ from mq_broker.rpc.conversions import (
     backup_response,
     connection,
     delay_status,
-    life_event,
     offset_change,
     phase_or_none,
     queue_consume_stats,
-    queue_stats,
     reset_offsets,
     subscription_group,
-    subscription_group_message,
-    topic_config,
-    topic_config_message,
     transaction_info,
     transaction_phase,
     transaction_state,
@@ -36,6 +32,7 @@ from mq_broker.rpc.registration import Registration
 from mq_broker.rpc.replication import ReplicationAdministration
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
+from mqproto.values import MessageT, to_message, to_value
 
 ResultT = TypeVar("ResultT")
 
@@ -53,36 +50,34 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
     # ------------------------------------------------------------------------------------------------ topics
 
     @answering(pb.UpdateTopicResponse)
-    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.UpdateTopicResponse:  # noqa: N802
-        await self._broker.topic_administration.update(topic_config(request.config))
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.UpdateTopicResponse:
+        await self._broker.topic_administration.update(to_value(TopicConfig, request.config))
         await self._registration.announce()
         return pb.UpdateTopicResponse()
 
     @answering(pb.DeleteTopicResponse)
-    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteTopicResponse:  # noqa: N802
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteTopicResponse:
         await self._broker.topic_administration.delete(request.topic)
         await self._registration.announce()
         return pb.DeleteTopicResponse()
 
     @within_memory
-    async def ListTopicConfigs(  # noqa: N802
-        self, request: pb.ListTopicConfigsRequest, context: Any
-    ) -> pb.ListTopicConfigsResponse:
+    async def ListTopicConfigs(self, request: pb.ListTopicConfigsRequest, context: Any) -> pb.ListTopicConfigsResponse:
         behind = self._broker.topics.all(after=request.after)
         page = behind[: min(request.topics_max, TOPICS_PER_PAGE_MAX)] if request.topics_max > 0 else behind
-        return pb.ListTopicConfigsResponse(topics=map(topic_config_message, page), more_follow=len(page) < len(behind))
+        return pb.ListTopicConfigsResponse(
+            topics=_messages(common_pb2.TopicConfig, page), more_follow=len(page) < len(behind)
+        )
 
     @answering(pb.GetTopicStatsResponse)
-    async def GetTopicStats(  # noqa: N802
-        self, request: pb.GetTopicStatsRequest, context: Any
-    ) -> pb.GetTopicStatsResponse:
+    async def GetTopicStats(self, request: pb.GetTopicStatsRequest, context: Any) -> pb.GetTopicStatsResponse:
         stats = await self._broker.topic_administration.stats(request.topic)
-        return pb.GetTopicStatsResponse(queues=map(queue_stats, stats))
+        return pb.GetTopicStatsResponse(queues=_messages(pb.QueueStats, stats))
 
     # ------------------------------------------------------------------------------------------------ groups
 
     @answering(pb.UpdateSubscriptionGroupResponse)
-    async def UpdateSubscriptionGroup(  # noqa: N802
+    async def UpdateSubscriptionGroup(
         self, request: pb.UpdateSubscriptionGroupRequest, context: Any
     ) -> pb.UpdateSubscriptionGroupResponse:
         known = self._broker.groups.get(request.config.group)
@@ -91,7 +86,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         return pb.UpdateSubscriptionGroupResponse()
 
     @answering(pb.DeleteSubscriptionGroupResponse)
-    async def DeleteSubscriptionGroup(  # noqa: N802
+    async def DeleteSubscriptionGroup(
         self, request: pb.DeleteSubscriptionGroupRequest, context: Any
     ) -> pb.DeleteSubscriptionGroupResponse:
         await self._broker.group_administration.delete(request.group, clean_offsets=request.clean_offsets)
@@ -99,22 +94,22 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         return pb.DeleteSubscriptionGroupResponse()
 
     @within_memory
-    async def ListSubscriptionGroups(  # noqa: N802
+    async def ListSubscriptionGroups(
         self, request: pb.ListSubscriptionGroupsRequest, context: Any
     ) -> pb.ListSubscriptionGroupsResponse:
-        return pb.ListSubscriptionGroupsResponse(groups=map(subscription_group_message, self._broker.groups.all()))
+        return pb.ListSubscriptionGroupsResponse(
+            groups=_messages(pb.SubscriptionGroupConfig, self._broker.groups.all())
+        )
 
     @within_memory
     @answering(pb.GetConsumeStatsResponse)
-    async def GetConsumeStats(  # noqa: N802
-        self, request: pb.GetConsumeStatsRequest, context: Any
-    ) -> pb.GetConsumeStatsResponse:
+    async def GetConsumeStats(self, request: pb.GetConsumeStatsRequest, context: Any) -> pb.GetConsumeStatsResponse:
         progress = await self._broker.consume_progress.stats(request.group, request.topic)
         members = self._broker.sessions.members.consumer_ids(request.group)
         return pb.GetConsumeStatsResponse(queues=map(queue_consume_stats, progress), client_ids=members)
 
     @answering(pb.ResetConsumerOffsetResponse)
-    async def ResetConsumerOffset(  # noqa: N802
+    async def ResetConsumerOffset(
         self, request: pb.ResetConsumerOffsetRequest, context: Any
     ) -> pb.ResetConsumerOffsetResponse:
         progress = self._broker.consume_progress
@@ -132,21 +127,21 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     @within_memory
     @answering(pb.GetConsumerConnectionsResponse)
-    async def GetConsumerConnections(  # noqa: N802
+    async def GetConsumerConnections(
         self, request: pb.GetConsumerConnectionsRequest, context: Any
     ) -> pb.GetConsumerConnectionsResponse:
         connections = self._broker.client_commands.connections(request.group)
         return pb.GetConsumerConnectionsResponse(connections=map(connection, connections))
 
     @answering(pb.GetConsumerRunningInfoResponse)
-    async def GetConsumerRunningInfo(  # noqa: N802
+    async def GetConsumerRunningInfo(
         self, request: pb.GetConsumerRunningInfoRequest, context: Any
     ) -> pb.GetConsumerRunningInfoResponse:
         result = await self._broker.client_commands.running_info(request.group, request.client_id)
         return pb.GetConsumerRunningInfoResponse(info=_require(result, broker_service_pb2.ConsumerRunningInfo))
 
     @answering(pb.ConsumeMessageDirectlyResponse)
-    async def ConsumeMessageDirectly(  # noqa: N802
+    async def ConsumeMessageDirectly(
         self, request: pb.ConsumeMessageDirectlyRequest, context: Any
     ) -> pb.ConsumeMessageDirectlyResponse:
         commands = self._broker.client_commands
@@ -155,14 +150,10 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     # ------------------------------------------------------------------------------------- the broker itself
 
-    async def GetBrokerConfig(  # noqa: N802
-        self, request: pb.GetBrokerConfigRequest, context: Any
-    ) -> pb.GetBrokerConfigResponse:
+    async def GetBrokerConfig(self, request: pb.GetBrokerConfigRequest, context: Any) -> pb.GetBrokerConfigResponse:
         return pb.GetBrokerConfigResponse(config=self._config())
 
-    async def GetBrokerStatus(  # noqa: N802
-        self, request: pb.GetBrokerStatusRequest, context: Any
-    ) -> pb.GetBrokerStatusResponse:
+    async def GetBrokerStatus(self, request: pb.GetBrokerStatusRequest, context: Any) -> pb.GetBrokerStatusResponse:
         broker = self._broker
         return pb.GetBrokerStatusResponse(
             broker_name=broker.identity.broker_name,
@@ -181,7 +172,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
             store=self._store_status(),
         )
 
-    async def BackupStore(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+    async def BackupStore(  # type: ignore[override]  # it writes its answers itself
         self, request: pb.BackupStoreRequest, context: Any
     ) -> None:
         try:
@@ -195,23 +186,19 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     @within_memory
     @answering(pb.ExplainMessageResponse)
-    async def ExplainMessage(  # noqa: N802
-        self, request: pb.ExplainMessageRequest, context: Any
-    ) -> pb.ExplainMessageResponse:
+    async def ExplainMessage(self, request: pb.ExplainMessageRequest, context: Any) -> pb.ExplainMessageResponse:
         explaining = self._broker.explaining
         try:
             events = await explaining.explain(request.topic, request.key, max_messages=request.max_messages)
         except QueryError as error:
             return pb.ExplainMessageResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))
-        return pb.ExplainMessageResponse(events=map(life_event, events))
+        return pb.ExplainMessageResponse(events=_messages(pb.LifeEvent, events))
 
     # -------------------------------------------------------------------------------------------- transactions
 
     @within_memory
     @answering(pb.ListTransactionsResponse)
-    async def ListTransactions(  # noqa: N802
-        self, request: pb.ListTransactionsRequest, context: Any
-    ) -> pb.ListTransactionsResponse:
+    async def ListTransactions(self, request: pb.ListTransactionsRequest, context: Any) -> pb.ListTransactionsResponse:
         found, truncated = await self._broker.transaction_administration.undecided(
             phase_or_none(request.phase), request.producer_group, request.max_transactions
         )
@@ -219,14 +206,12 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     @within_memory
     @answering(pb.GetTransactionResponse)
-    async def GetTransaction(  # noqa: N802
-        self, request: pb.GetTransactionRequest, context: Any
-    ) -> pb.GetTransactionResponse:
+    async def GetTransaction(self, request: pb.GetTransactionRequest, context: Any) -> pb.GetTransactionResponse:
         found, record, remark = await self._broker.transaction_administration.get(request.transaction_id)
         return pb.GetTransactionResponse(transaction=transaction_info(found), record=record, remark=remark)
 
     @answering(pb.DecideTransactionResponse)
-    async def DecideTransaction(  # noqa: N802
+    async def DecideTransaction(
         self, request: pb.DecideTransactionRequest, context: Any
     ) -> pb.DecideTransactionResponse:
         state = transaction_state(request.state)
@@ -245,6 +230,10 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
             files_deleted=retention.files_deleted,
             messages_carried=retention.carried,
         )
+
+
+def _messages(message_type: type[MessageT], values: Iterable[object]) -> Iterator[MessageT]:
+    return (to_message(message_type, value) for value in values)
 
 
 def _require(result: object, kind: type[ResultT]) -> ResultT:

@@ -69,7 +69,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     # --------------------------------------------------------------------------------------------- produce
 
-    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
         client = context.peer()
         async with self._replies(context) as replies:
@@ -98,7 +98,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
         return response()
 
-    async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
+    async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:
         producing = self._broker.producing
         outcomes = producing.put([incoming_batch(request.batch, request)], context.peer())
         acknowledged = await producing.acknowledge(outcomes, self._broker.store.log_end)
@@ -106,7 +106,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     # --------------------------------------------------------------------------------------------- consume
 
-    async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
         async with self._replies(context) as replies:
             await self._poll(context, replies)
@@ -149,7 +149,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 if poll is not None:
                     polling.cancel(poll)
 
-    async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
+    async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:
         pulling = self._broker.pulling
         query = pull_query(request, context.peer())
         share = await room(self._broker.response_memory, context)
@@ -160,7 +160,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     # --------------------------------------------------------------------------------------------- session
 
-    async def Session(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Session(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """A client's session: the end of the stream is the client's end."""
         async with self._replies(context) as replies:
             await self._session(context, replies)
@@ -192,28 +192,24 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             sessions.ended(session, client_id)
             commands.ended(session)
 
-    async def GetConsumerList(  # noqa: N802
-        self, request: pb.GetConsumerListRequest, context: Any
-    ) -> pb.GetConsumerListResponse:
+    async def GetConsumerList(self, request: pb.GetConsumerListRequest, context: Any) -> pb.GetConsumerListResponse:
         return pb.GetConsumerListResponse(client_ids=self._broker.sessions.members.consumer_ids(request.group))
 
     @answering(pb.LockQueuesResponse)
-    async def LockQueues(self, request: pb.LockQueuesRequest, context: Any) -> pb.LockQueuesResponse:  # noqa: N802
+    async def LockQueues(self, request: pb.LockQueuesRequest, context: Any) -> pb.LockQueuesResponse:
         queues = locked_queues(request.queues)
         held = await self._broker.queue_locking.lock(request.group, request.client_id, queues, request.incarnation)
         return pb.LockQueuesResponse(locked=queue_refs(held))
 
     @answering(pb.UnlockQueuesResponse)
-    async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:  # noqa: N802
+    async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:
         queues = locked_queues(request.queues)
         self._broker.queue_locking.unlock(request.group, request.client_id, queues, request.incarnation)
         return pb.UnlockQueuesResponse()
 
     # ----------------------------------------------------------------------------------- retries and offsets
 
-    async def ConsumerSendBack(  # noqa: N802
-        self, request: pb.ConsumerSendBackRequest, context: Any
-    ) -> pb.ConsumerSendBackResponse:
+    async def ConsumerSendBack(self, request: pb.ConsumerSendBackRequest, context: Any) -> pb.ConsumerSendBackResponse:
         sent = await self._broker.send_back.send_back(
             request.group,
             request.log_offset,
@@ -226,7 +222,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         return pb.ConsumerSendBackResponse(code=sent.code, remark=sent.remark, log_end=sent.log_end)  # type: ignore[arg-type]
 
     @answering(pb.QueryConsumerOffsetResponse)
-    async def QueryConsumerOffset(  # noqa: N802
+    async def QueryConsumerOffset(
         self, request: pb.QueryConsumerOffsetRequest, context: Any
     ) -> pb.QueryConsumerOffsetResponse:
         offsets, queue = self._broker.offsets, (request.group, request.queue.topic, request.queue.queue_id)
@@ -245,7 +241,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         return consumer_offset(progress, offsets.log_needed)
 
     @answering(pb.UpdateConsumerOffsetResponse)
-    async def UpdateConsumerOffset(  # noqa: N802
+    async def UpdateConsumerOffset(
         self, request: pb.UpdateConsumerOffsetRequest, context: Any
     ) -> pb.UpdateConsumerOffsetResponse:
         offsets, group, remark = self._broker.offsets, request.group, ""
@@ -260,9 +256,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         ]
         return pb.UpdateConsumerOffsetResponse(remark=remark, queues=now)
 
-    async def GetQueueOffsets(  # noqa: N802
-        self, request: pb.GetQueueOffsetsRequest, context: Any
-    ) -> pb.GetQueueOffsetsResponse:
+    async def GetQueueOffsets(self, request: pb.GetQueueOffsetsRequest, context: Any) -> pb.GetQueueOffsetsResponse:
         topic, queue_id = request.queue.topic, request.queue.queue_id
         if self._broker.topics.get(topic) is None:
             return pb.GetQueueOffsetsResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=f"topic {topic!r} does not exist")
@@ -271,7 +265,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     # -------------------------------------------------------------------------------------------- find
 
-    async def SearchOffset(self, request: pb.SearchOffsetRequest, context: Any) -> pb.SearchOffsetResponse:  # noqa: N802
+    async def SearchOffset(self, request: pb.SearchOffsetRequest, context: Any) -> pb.SearchOffsetResponse:
         topic, queue_id = request.queue.topic, request.queue.queue_id
         config = self._broker.topics.get(topic)
         if config is None:
@@ -285,7 +279,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             return pb.SearchOffsetResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
         return pb.SearchOffsetResponse(offset=offset)
 
-    async def QueryMessage(self, request: pb.QueryMessageRequest, context: Any) -> pb.QueryMessageResponse:  # noqa: N802
+    async def QueryMessage(self, request: pb.QueryMessageRequest, context: Any) -> pb.QueryMessageResponse:
         await room(self._broker.response_memory, context)
         try:
             found = await self._broker.querying.by_key(
@@ -307,7 +301,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             indexed_log_offset=self._broker.store.index.indexed_end,
         )
 
-    async def ViewMessage(self, request: pb.ViewMessageRequest, context: Any) -> pb.ViewMessageResponse:  # noqa: N802
+    async def ViewMessage(self, request: pb.ViewMessageRequest, context: Any) -> pb.ViewMessageResponse:
         await room(self._broker.response_memory, context)
         try:
             record = await self._broker.querying.by_log_offset(request.log_offset)
@@ -320,9 +314,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     # ------------------------------------------------------------------------------------ messages that wait
 
     @answering(pb.RecallMessageResponse)
-    async def RecallMessage(  # noqa: N802
-        self, request: pb.RecallMessageRequest, context: Any
-    ) -> pb.RecallMessageResponse:
+    async def RecallMessage(self, request: pb.RecallMessageRequest, context: Any) -> pb.RecallMessageResponse:
         answer = await self._broker.recalling.recall(request.topic, request.key, new_time(request))
         if not answer.messages:
             remark = f"no message of {request.topic!r} with the key {request.key!r} waits here, or has waited"
@@ -331,9 +323,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     # ---------------------------------------------------------------------------------------- transactions
 
-    async def EndTransaction(  # noqa: N802
-        self, request: pb.EndTransactionRequest, context: Any
-    ) -> pb.EndTransactionResponse:
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Any) -> pb.EndTransactionResponse:
         try:
             state = TransactionState(request.state)
         except ValueError:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.delays import DelayLevels, Lateness
-from mq_broker.core.life import LifeEvent
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.members import ClientGroups, Connection, Consumer, LockedQueue, Subscription
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
-from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.consuming import Offsets, QueueReport
 from mq_broker.processor.group_administration import CommandAnswer, OffsetChange, QueueProgress
 from mq_broker.processor.recalling import NewTime, Recalled
-from mq_broker.processor.topic_administration import QueueStats
 from mq_broker.processor.transactions import Transaction
 from mq_broker.schedule.delay_service import WaitingQueue
 from mqproto.codes import ResponseCode, TransactionPhase
+from mqproto.values import to_message, to_value
 
 NO_OFFSET = -1  # on the wire
 
@@ -72,7 +69,7 @@ def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:
 def _consumer(data: pb.ConsumerData) -> Consumer:
     return Consumer(
         data.group,
-        tuple(Subscription(one.topic, one.expression, one.expression_type) for one in data.subscriptions),
+        tuple(to_value(Subscription, one) for one in data.subscriptions),
         broadcasting=data.message_model == pb.BROADCASTING,
         orderly=data.orderly,
         consume_from_where=data.consume_from_where,
@@ -84,10 +81,7 @@ def _consumer_data(consumer: Consumer) -> pb.ConsumerData:
         group=consumer.group,
         message_model=pb.BROADCASTING if consumer.broadcasting else pb.CLUSTERING,
         consume_from_where=consumer.consume_from_where,  # type: ignore[arg-type]
-        subscriptions=[
-            pb.Subscription(topic=one.topic, expression=one.expression, expression_type=one.expression_type)
-            for one in consumer.subscriptions
-        ],
+        subscriptions=[to_message(pb.Subscription, one) for one in consumer.subscriptions],
         orderly=consumer.orderly,
     )
 
@@ -155,66 +149,15 @@ def reset_command(group: str, queues: Iterable[QueueReport]) -> pb.ResetConsumer
     return pb.ResetConsumerOffset(group=group, queues=[queue_progress(*queue) for queue in queues])
 
 
-def topic_config(config: common_pb2.TopicConfig) -> TopicConfig:
-    return TopicConfig(config.topic, config.read_queue_count, config.write_queue_count, config.perm)
-
-
-def topic_config_message(config: TopicConfig) -> common_pb2.TopicConfig:
-    return common_pb2.TopicConfig(
-        topic=config.topic,
-        read_queue_count=config.read_queue_count,
-        write_queue_count=config.write_queue_count,
-        perm=config.perm,
-    )
-
-
-def queue_stats(stats: QueueStats) -> admin_pb.QueueStats:
-    return admin_pb.QueueStats(
-        queue_id=stats.queue_id,
-        min_offset=stats.min_offset,
-        max_offset=stats.max_offset,
-        last_update_timestamp_ms=stats.last_update_ms,
-        about_bytes=stats.about_bytes,
-    )
-
-
 def subscription_group(config: admin_pb.SubscriptionGroupConfig, known: SubscriptionGroup | None) -> SubscriptionGroup:
     """The group; where the request leaves something out, that is as it is known."""
-    broker_id, slowly = (known.broker_id, known.which_broker_when_consume_slowly) if known else (0, 1)
-    return SubscriptionGroup(
-        config.group,
-        config.retry_max_times,
-        config.consume_enable,
-        config.consume_broadcast_enable,
-        config.retry_queue_count,
-        config.different_subscriptions_allowed,
-        config.broker_id if config.HasField("broker_id") else broker_id,
-        config.which_broker_when_consume_slowly if config.HasField("which_broker_when_consume_slowly") else slowly,
-    )
-
-
-def subscription_group_message(group: SubscriptionGroup) -> admin_pb.SubscriptionGroupConfig:
-    return admin_pb.SubscriptionGroupConfig(
-        group=group.group,
-        consume_enable=group.consume_enable,
-        consume_broadcast_enable=group.consume_broadcast_enable,
-        retry_max_times=group.retry_max_times,
-        retry_queue_count=group.retry_queue_count,
-        different_subscriptions_allowed=group.different_subscriptions_allowed,
-        broker_id=group.broker_id,
-        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
-    )
+    left_out = [name for name in ("broker_id", "which_broker_when_consume_slowly") if not config.HasField(name)]
+    before = known or SubscriptionGroup(config.group)
+    return to_value(SubscriptionGroup, config, **{name: getattr(before, name) for name in left_out})
 
 
 def queue_consume_stats(progress: QueueProgress) -> admin_pb.QueueConsumeStats:
-    return admin_pb.QueueConsumeStats(
-        topic=progress.topic,
-        queue_id=progress.queue_id,
-        broker_offset=progress.broker_offset,
-        consumer_offset=_or_none(progress.consumer_offset),
-        last_timestamp_ms=progress.last_consumed_ms,
-        finished_beyond=progress.finished_beyond,
-    )
+    return to_message(admin_pb.QueueConsumeStats, progress, consumer_offset=_or_none(progress.consumer_offset))
 
 
 def reset_offsets(topic: str, offsets: Iterable[common_pb2.QueueOffset]) -> list[tuple[int, int]]:
@@ -231,11 +174,6 @@ def offset_change(change: OffsetChange) -> admin_pb.OffsetChange:
 
 def _or_none(offset: int | None) -> int:
     return NO_OFFSET if offset is None else offset
-
-
-def life_event(event: LifeEvent) -> admin_pb.LifeEvent:
-    """The event; its fields have the wire's names."""
-    return admin_pb.LifeEvent(**asdict(event))
 
 
 def new_time(request: pb.RecallMessageRequest) -> NewTime | None:
@@ -273,19 +211,9 @@ def delay_status(queue: WaitingQueue, levels: DelayLevels, lateness: Lateness) -
 def backup_response(part: BackupPart) -> admin_pb.BackupStoreResponse:
     match part:
         case BackupFile():
-            file = admin_pb.BackupFile(path=part.path, size=part.size, full_size=part.full_size)
-            return admin_pb.BackupStoreResponse(file=file)
+            return admin_pb.BackupStoreResponse(file=to_message(admin_pb.BackupFile, part))
         case BackupEnd():
-            end = admin_pb.BackupEnd(
-                broker_name=part.broker_name,
-                timestamp_ms=part.timestamp_ms,
-                log_min_offset=part.log_min_offset,
-                log_max_offset=part.log_max_offset,
-                files=part.files,
-                bytes=part.size,
-                crc32=part.crc32,
-            )
-            return admin_pb.BackupStoreResponse(end=end)
+            return admin_pb.BackupStoreResponse(end=to_message(admin_pb.BackupEnd, part))
         case _:
             return admin_pb.BackupStoreResponse(content=part)
 
@@ -325,5 +253,4 @@ def transaction_state(number: int) -> TransactionState:
 
 
 def transaction_info(transaction: Transaction) -> admin_pb.TransactionInfo:
-    """The transaction; its fields have the wire's names."""
-    return admin_pb.TransactionInfo(**{**asdict(transaction), "phase": transaction_phase(transaction.phase)})
+    return to_message(admin_pb.TransactionInfo, transaction, phase=transaction_phase(transaction.phase))

@@ -17,11 +17,11 @@ from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.limits import REGISTRATION_TOPICS_MAX
 from mq_broker.core.replica_state import MASTER_ID, NO_EPOCH, BrokerIdentity, Epoch
 from mq_broker.core.topics import Topics, TopicsPart, TopicTable, parts
-from mq_broker.rpc.conversions import topic_config_message
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError
 from mqproto.grpc_options import CHANNEL_OPTIONS, FRAME_BYTES_MAX
 from mqproto.names import Address
+from mqproto.values import to_message
 from osenv import Clock, Rng
 from osenv.clock import timeout
 
@@ -123,7 +123,7 @@ class Registration:
         """A request that tells this part of the topics, which are those of data version `version`."""
         return pb.RegisterBrokerRequest(
             broker=identity_message(self.identity),
-            topics=map(topic_config_message, part.changed),
+            topics=[to_message(common_pb2.TopicConfig, one) for one in part.changed],
             deleted_topics=part.deleted,
             adds=part.adds,
             more_follows=part.more_follows,

@@ -13,7 +13,7 @@ import grpc
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import replication_service_pb2_grpc
 from mq_broker.core.limits import RefusedError
-from mq_broker.core.replica_state import FORMER_MASTER_ID, BrokerRole, Epoch, HaStatus, ReplicaStatus
+from mq_broker.core.replica_state import FORMER_MASTER_ID, BrokerRole, Epoch, HaStatus
 from mq_broker.processor.broker import Broker
 from mq_broker.replication.frames import LinkError, MasterFrame, MasterLink, ReplicaFrame, SlaveLink
 from mq_broker.rpc.calls import answering
@@ -30,6 +30,7 @@ from mq_broker.rpc.replication_conversions import (
 from mqproto.codes import ResponseCode
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from mqproto.names import parse_address
+from mqproto.values import to_message
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer
         self._replication = replication
         self._stopping = stopping
 
-    async def Replicate(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Replicate(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """One slave's stream. Reads and writes through `context`, so that it ends when its peer does."""
         link: GrpcLink[MasterFrame, ReplicaFrame] = GrpcLink(
             context.peer(), context.read, context.write, master_frame_message, replica_frame
@@ -249,9 +250,7 @@ class ReplicationAdministration:
 
     _broker: Broker
 
-    async def GetReplicaStatus(  # noqa: N802
-        self, request: pb.GetReplicaStatusRequest, context: Any
-    ) -> pb.GetReplicaStatusResponse:
+    async def GetReplicaStatus(self, request: pb.GetReplicaStatusRequest, context: Any) -> pb.GetReplicaStatusResponse:
         broker = self._broker
         response = replica_status_response(broker.replication.status())
         response.cluster_name = broker.identity.cluster_name
@@ -261,13 +260,13 @@ class ReplicationAdministration:
         return response
 
     @answering(pb.StepDownResponse)
-    async def StepDown(self, request: pb.StepDownRequest, context: Any) -> pb.StepDownResponse:  # noqa: N802
+    async def StepDown(self, request: pb.StepDownRequest, context: Any) -> pb.StepDownResponse:
         log_end, role = await self._broker.replication.step_down(_epoch(request.epoch))
         locks = self._broker.queue_locking.handed_over()
         return pb.StepDownResponse(log_end=log_end, role=_ROLES[role], queue_locks=locks)
 
     @answering(pb.PromoteResponse)
-    async def Promote(self, request: pb.PromoteRequest, context: Any) -> pb.PromoteResponse:  # noqa: N802
+    async def Promote(self, request: pb.PromoteRequest, context: Any) -> pb.PromoteResponse:
         role, epoch = _role(request.role), _epoch(request.epoch)
         await self._broker.replication.promote(
             request.term, request.log_end, role, epoch, whole=request.whole, queue_locks=request.queue_locks
@@ -275,7 +274,7 @@ class ReplicationAdministration:
         return pb.PromoteResponse()
 
     @answering(pb.BecomeSlaveResponse)
-    async def BecomeSlave(self, request: pb.BecomeSlaveRequest, context: Any) -> pb.BecomeSlaveResponse:  # noqa: N802
+    async def BecomeSlave(self, request: pb.BecomeSlaveRequest, context: Any) -> pb.BecomeSlaveResponse:
         if not 0 < request.broker_id < FORMER_MASTER_ID:
             sentence = f"{request.broker_id} is no id of a slave; allowed are 1 to {FORMER_MASTER_ID - 1}"
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
@@ -288,43 +287,12 @@ class ReplicationAdministration:
 
 def replica_status_response(status: HaStatus) -> pb.GetReplicaStatusResponse:
     """What the status says, without what only the broker knows: names and addresses."""
-    return pb.GetReplicaStatusResponse(
-        broker_id=status.broker_id,
-        replica_id=status.replica_id,
+    return to_message(
+        pb.GetReplicaStatusResponse,
+        status,
         role=_ROLES[status.role],
-        writable=status.writable,
-        reason=status.reason,
         epoch=epoch_message(status.epoch),
-        log_begin=status.log_begin,
-        log_end=status.log_end,
-        durable_end=status.durable_end,
-        confirm_offset=status.confirm_offset,
-        min_in_sync_replicas=status.min_in_sync_replicas,
-        in_sync_version=status.in_sync_version,
-        in_sync_replicas=status.in_sync_replicas,
-        in_sync=status.in_sync,
-        connected=status.connected,
-        lag_bytes=status.lag_bytes,
-        lag_seconds=status.lag_s,
-        master_ha_address=status.master_address,
-        replicas=map(_replica_message, status.replicas),
-        clock_ahead_ms=status.clock_ahead_ms,
-    )
-
-
-def _replica_message(replica: ReplicaStatus) -> pb.ReplicaStatus:
-    return pb.ReplicaStatus(
-        replica_id=replica.replica_id,
-        broker_id=replica.broker_id,
-        address=replica.address,
-        connected=replica.connected,
-        in_sync=replica.in_sync,
-        written_offset=replica.written_offset,
-        durable_offset=replica.durable_offset,
-        acknowledged_offset=replica.acknowledged_offset,
-        lag_bytes=replica.lag_bytes,
-        lag_seconds=replica.lag_s,
-        clock_ahead_ms=replica.clock_ahead_ms,
+        replicas=[to_message(pb.ReplicaStatus, replica) for replica in status.replicas],
     )
 
 
