@@ -12,7 +12,7 @@ help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 # Three layers, each with the one before: what runs, Spark with it, and everything. A target installs the layer that it
-# needs, by uv or, with INSTALLER=pip, by pip.
+# needs, by uv or, with INSTALLER=pip, by pip. Each is one installation: Spark has no wheel, and would be fetched again.
 export PYTHON INSTALLER
 RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqremoting libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants tools/hourglass deploy/local
 PIPELINE_PACKAGES := libs/pyspark-mq services/analytics
@@ -25,13 +25,13 @@ $(VENV)/.runtime: requirements/runtime.lock $(RUNTIME_PACKAGES:%=%/pyproject.tom
 	sh requirements/install.sh $(VENV) $< $(RUNTIME_PACKAGES)
 	@touch $@
 
-$(VENV)/.pipeline: requirements/pipeline.lock $(PIPELINE_PACKAGES:%=%/pyproject.toml) $(VENV)/.runtime
-	sh requirements/install.sh $(VENV) $< $(PIPELINE_PACKAGES)
-	@touch $@
+$(VENV)/.pipeline: requirements/pipeline.lock $(RUNTIME_PACKAGES:%=%/pyproject.toml) $(PIPELINE_PACKAGES:%=%/pyproject.toml)
+	sh requirements/install.sh $(VENV) $< $(RUNTIME_PACKAGES) $(PIPELINE_PACKAGES)
+	@touch $(VENV)/.runtime $@
 
-$(VENV)/.development: requirements/development.lock $(DEVELOPMENT_PACKAGES:%=%/pyproject.toml) $(VENV)/.pipeline
-	sh requirements/install.sh $(VENV) $< $(DEVELOPMENT_PACKAGES)
-	@touch $@
+$(VENV)/.development: requirements/development.lock $(PACKAGES:%=%/pyproject.toml)
+	sh requirements/install.sh $(VENV) $< $(PACKAGES)
+	@touch $(VENV)/.runtime $(VENV)/.pipeline $@
 
 demo: $(VENV)/.runtime  ## Place 200 orders, pay about half, let the rest close, and show what happened (DEMO_ORDERS=200)
 	$(BIN)/python -m hourglass_local demo

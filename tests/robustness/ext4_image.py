@@ -5,6 +5,10 @@ takes a write and fails to write it back. Needs root and loop devices. Linux 6.1
 when the file took its beginning only, so that on a full machine what was synced would be gone: there every write is of
 one page, for which there is room or not.
 
+Each is mounted in a mount namespace of its own, which this process enters and stays in. A process that is started
+elsewhere meanwhile, by `ip netns exec` or `unshare`, would keep a copy of the mount, and the failed file system with
+it.
+
 Invariants: nothing of it outlives the `with` block, neither a mount nor a loop device; each is taken down by its name.
 """
 
@@ -40,6 +44,9 @@ TOOL_TIMEOUT_S = 60
 BUSY_TIMEOUT_S = 10
 EXIT_BUSY = 32  # of umount; also when a process has only just ended
 
+CLONE_NEWNS = 0x00020000
+MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
+
 CACHESTAT = 451  # the system call's number on every architecture; Linux 6.5 and newer have it
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,6 +64,7 @@ class Ext4Image:
         self.image = self._machine / "image"
 
     def __enter__(self) -> Self:
+        _enter_own_mounts()
         self._machine.mkdir(parents=True)
         self.root.mkdir()
         _tool("mount", "-t", "tmpfs", "-o", f"size={self._room_bytes}", "hourglass", str(self._machine))
@@ -145,6 +153,17 @@ class Ext4Image:
                     raise OSError(number, os.strerror(number), str(path))
         finally:
             os.close(descriptor)
+
+
+def _enter_own_mounts() -> None:
+    """What is mounted from here on is seen by this thread, and by the threads and processes that it starts.
+
+    Raises OSError.
+    """
+    for failed in (_libc.unshare(CLONE_NEWNS), _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)):
+        if failed:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def _unmount(target: Path) -> None:

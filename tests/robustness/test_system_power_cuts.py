@@ -6,6 +6,8 @@ import asyncio
 import errno
 import hashlib
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,25 @@ def test_what_was_synced_is_there_after_a_cut_and_the_rest_is_gone(tmp_path: Pat
         image.mount()
         assert (image.root / "file").read_bytes() == b"a" * PAGE_BYTES + bytes(PAGE_BYTES)
     assert not (tmp_path / "image" / "machine").is_mount()
+
+
+def test_another_process_that_copies_all_mounts_does_not_keep_the_failed_file_system(tmp_path: Path) -> None:
+    copy = 'read line; exec unshare --mount sh -c "echo copied; exec cat"'
+    with subprocess.Popen(["sh", "-c", copy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        with Ext4Image(tmp_path / "image") as image:
+            (image.root / "file").write_bytes(b"a")
+            os.sync()
+            print("now", file=other.stdin, flush=True)
+            assert other.stdout.readline() == "copied\n"
+            image.cut_power()
+            image.unmount()
+            image.mount()
+            assert (image.root / "file").read_bytes() == b"a"
+        shutil.rmtree(tmp_path / "image")
+        other.stdin.close()
+    assert other.returncode == 0
 
 
 def test_of_what_was_not_synced_any_pages_may_be_there_after_a_cut(tmp_path: Path) -> None:
