@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +12,7 @@ import httpx
 import pytest
 
 from osenv import RealClock
-from payments.app import MIGRATIONS
 from servicekit.auth import ROLES, Tokens
-from servicekit.testing.migrations import migrate_to_a_later_one
 from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
@@ -114,49 +111,6 @@ async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -
             code, log = await started.ended()
         assert code == 0, log
     assert (tmp_path / "payments.db").exists()
-
-
-async def test_a_version_behind_starts_on_a_schema_that_works_with_it(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'payments.db'}"
-    await migrate_to_a_later_one(MIGRATIONS, tmp_path / "later", url, oldest_code=MIGRATIONS.head)
-    async with process(tmp_path, "migrate") as started:
-        code, log = await started.ended()
-    assert code == 0, log
-    async with process(tmp_path) as started, http_of(await started.port()) as http:
-        assert (await http.get("/health/ready")).json()["checks"]["schema"] == "ok"
-        assert (await http.get("/payments")).status_code == 200
-
-
-async def test_an_unknown_key_ends_the_start_with_its_name(tmp_path: Path) -> None:
-    async with process(tmp_path, PAYMENTS_LISTNE="x") as started:
-        code, log = await started.ended()
-    assert (code, log) == (2, "payments: unknown configuration key PAYMENTS_LISTNE; did you mean PAYMENTS_LISTEN?\n")
-
-
-async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with process(tmp_path, PAYMENTS_LISTEN=f"127.0.0.1:{taken.getsockname()[1]}") as started:
-            code, log = await started.ended()
-    assert code == 1
-    assert "payments: [Errno" in log
-    assert "Traceback" not in log
-
-
-async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'missing' / 'payments.db'}"
-    async with process(tmp_path, PAYMENTS_DATABASE_URL=url) as started:
-        code, log = await started.ended()
-    assert code == 1
-    assert "payments: the database does not answer: unable to open database file" in log
-    assert "Traceback" not in log
-
-
-async def test_an_unknown_transport_ends_the_start(tmp_path: Path) -> None:
-    async with process(tmp_path, PAYMENTS_MQ_URL="carrier-pigeon://roof") as started:
-        code, log = await started.ended()
-    assert code == 1, log
-    assert "payments: PAYMENTS_MQ_URL=carrier-pigeon://roof: " in log
-    assert "Traceback" not in log
 
 
 async def test_reconcile_needs_its_schema_and_the_queue(tmp_path: Path) -> None:

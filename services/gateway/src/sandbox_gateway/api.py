@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Annotated, Self, cast
 
@@ -16,7 +16,6 @@ from osenv import Clock
 from sandbox_gateway import domain
 from sandbox_gateway.domain import (
     LATE_MAX_MS,
-    Book,
     Charge,
     ChargeStatus,
     ChargeTerms,
@@ -70,19 +69,9 @@ class ChargeAnswer(AnswerModel):
     decline_reason: str | None
 
     @classmethod
-    def of(cls, charge: Charge) -> Self:
-        terms = charge.terms
-        return cls(
-            charge_id=terms.charge_id,
-            order_id=terms.order_id,
-            amount_minor=terms.amount_minor,
-            currency=terms.currency,
-            method=terms.method,
-            status=charge.status,
-            created_at_ms=charge.created_at_ms,
-            decided_at_ms=charge.decided_at_ms,
-            decline_reason=charge.decline_reason,
-        )
+    def of(cls, value: object) -> Self:
+        charge = cast(Charge, value)
+        return cls.model_validate(asdict(charge) | asdict(charge.terms))
 
 
 class NewRefund(RequestModel):
@@ -109,17 +98,9 @@ class RefundAnswer(AnswerModel):
     refunded_at_ms: int | None
 
     @classmethod
-    def of(cls, refund: Refund) -> Self:
-        terms = refund.terms
-        return cls(
-            refund_id=terms.refund_id,
-            charge_id=terms.charge_id,
-            amount_minor=terms.amount_minor,
-            currency=terms.currency,
-            status=refund.status,
-            created_at_ms=refund.created_at_ms,
-            refunded_at_ms=refund.refunded_at_ms,
-        )
+    def of(cls, value: object) -> Self:
+        refund = cast(Refund, value)
+        return cls.model_validate(asdict(refund) | asdict(refund.terms))
 
 
 class BookAnswer(AnswerModel):
@@ -129,10 +110,6 @@ class BookAnswer(AnswerModel):
     refunded_minor: int
     captures: int
     refunds: int
-
-    @classmethod
-    def of(cls, book: Book) -> Self:
-        return cls.model_validate(book, from_attributes=True)
 
 
 class FailuresDocument(RequestModel):

@@ -56,6 +56,7 @@ from sandbox_gateway.domain import (
     WrittenMeanwhileError,
 )
 from servicekit.sql.database import SqlUnits
+from servicekit.sql.rows import row_of, value_of
 from servicekit.sql.schema import ROW_ID, new_metadata
 
 ID_LENGTH_MAX = 64
@@ -179,20 +180,7 @@ class Charges:
 
     async def add(self, charge: Charge) -> None:
         """Raises WrittenMeanwhileError when another request has just written this charge."""
-        terms = charge.terms
-        row = {
-            "charge_id": terms.charge_id,
-            "order_id": terms.order_id,
-            "amount_minor": terms.amount_minor,
-            "currency": terms.currency,
-            "method": terms.method,
-            "status": charge.status,
-            "created_at_ms": charge.created_at_ms,
-            "due_at_ms": charge.due_at_ms,
-            "decided_at_ms": charge.decided_at_ms,
-            "decline_reason": charge.decline_reason,
-            "traceparent": charge.traceparent,
-        }
+        row = row_of(charge, without=frozenset({"terms"}), **row_of(charge.terms))
         try:
             await self._connection.execute(_ADD_CHARGE, row)
         except IntegrityError as error:
@@ -225,15 +213,7 @@ class Charges:
 
 
 def _charge(row: Row[Any]) -> Charge:
-    return Charge(
-        ChargeTerms(row.charge_id, row.order_id, row.amount_minor, row.currency, row.method),
-        created_at_ms=row.created_at_ms,
-        due_at_ms=row.due_at_ms,
-        status=ChargeStatus(row.status),
-        decided_at_ms=row.decided_at_ms,
-        decline_reason=row.decline_reason,
-        traceparent=row.traceparent,
-    )
+    return value_of(Charge, row, terms=value_of(ChargeTerms, row))
 
 
 _ADD_REFUND = insert(refunds)
@@ -264,17 +244,7 @@ class Refunds:
 
     async def add(self, refund: Refund) -> None:
         """Raises WrittenMeanwhileError when another request has just written this refund."""
-        row = {
-            "refund_id": refund.refund_id,
-            "charge_id": refund.terms.charge_id,
-            "amount_minor": refund.terms.amount_minor,
-            "currency": refund.terms.currency,
-            "status": refund.status,
-            "created_at_ms": refund.created_at_ms,
-            "due_at_ms": refund.due_at_ms,
-            "refunded_at_ms": refund.refunded_at_ms,
-            "traceparent": refund.traceparent,
-        }
+        row = row_of(refund, without=frozenset({"terms"}), **row_of(refund.terms))
         try:
             await self._connection.execute(_ADD_REFUND, row)
         except IntegrityError as error:
@@ -298,14 +268,7 @@ class Refunds:
 
 
 def _refund(row: Row[Any]) -> Refund:
-    return Refund(
-        RefundTerms(row.refund_id, row.charge_id, row.amount_minor, row.currency),
-        created_at_ms=row.created_at_ms,
-        due_at_ms=row.due_at_ms,
-        status=RefundStatus(row.status),
-        refunded_at_ms=row.refunded_at_ms,
-        traceparent=row.traceparent,
-    )
+    return value_of(Refund, row, terms=value_of(RefundTerms, row))
 
 
 ERROR_LENGTH_MAX = 500
@@ -356,31 +319,23 @@ class Webhooks:
         self._connection = connection
 
     async def add(self, event: Event, delivery: Delivery, traceparent: str | None) -> None:
-        row = {
-            "event_id": event.event_id,
-            "charge_id": event.charge_id,
-            "refund_id": event.refund_id,
-            "type": event.type,
-            "body": event.body,
-            "created_at_ms": event.occurred_at_ms,
-            "copies_wanted": delivery.copies,
-            "copies_sent": 0,
-            "attempts": 0,
-            "next_attempt_at_ms": event.occurred_at_ms + delivery.wait_ms,
-            "holds_order": delivery.holds_order,
-            "traceparent": traceparent,
-        }
+        row = row_of(
+            event,
+            without=frozenset({"occurred_at_ms"}),
+            created_at_ms=event.occurred_at_ms,
+            copies_wanted=delivery.copies,
+            copies_sent=0,
+            attempts=0,
+            next_attempt_at_ms=event.occurred_at_ms + delivery.wait_ms,
+            holds_order=delivery.holds_order,
+            traceparent=traceparent,
+        )
         await self._connection.execute(_ADD_WEBHOOK, row)
 
     async def next_due(self, limit: int) -> list[WaitingWebhook]:
         """At most `limit` that have to be sent and wait for no earlier one, those that are due first before others."""
         rows = await self._connection.execute(_NEXT_DUE_WEBHOOK, {"rows_max": limit})
-        return [
-            WaitingWebhook(
-                row.webhook_id, row.event_id, row.body, row.attempts, row.next_attempt_at_ms, row.traceparent
-            )
-            for row in rows
-        ]
+        return [value_of(WaitingWebhook, row) for row in rows]
 
     async def record(self, attempts: Sequence[Attempt]) -> None:
         """Write down what came of sending."""

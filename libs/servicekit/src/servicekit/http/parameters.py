@@ -6,7 +6,7 @@ Numbers are strict: money is never read from text.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,9 +35,19 @@ class RequestModel(BaseModel):
 
 
 class AnswerModel(BaseModel):
-    """An answer."""
+    """An answer, made of a value of the domain by the names of its attributes."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """The answer that says what `value` says."""
+        return cls.model_validate(value)
+
+
+def like(example: dict[str, Any]) -> ConfigDict:
+    """The model's example in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [example]})
 
 
 class Liveness(AnswerModel):

@@ -36,10 +36,11 @@ from orders.domain.errors import (
     UnknownOrderError,
     UnknownProductError,
 )
-from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, PaymentHold, RefundRequest, StatusChange
+from orders.domain.order import Order, OrderLine, OrderStatus, PaymentHold, RefundRequest, StatusChange
 from orders.domain.product import Product
 from orders.service.use_case import OrderFilter, PageKey, StockSums
 from servicekit.errors import RequestInFlightError
+from servicekit.sql.rows import row_of, value_of
 from servicekit.sql.tables import InsertTogether, SqlInbox, SqlTransactionRows
 from servicekit.sql.units import KeyClaim
 
@@ -107,7 +108,7 @@ class SqlOrders:
         rows = [
             [_order_row(order)],
             _line_rows(order),
-            [_history_row(first)],
+            [row_of(first)],
             [idempotency_keys.row(claim, order.created_at_ms)],
         ]
         try:
@@ -120,7 +121,7 @@ class SqlOrders:
         rows = (await self._connection.execute(_GET, {"wanted_id": order_id})).all()
         if not rows:
             raise UnknownOrderError(order_id)
-        return _order(rows[0], tuple(_line(row) for row in rows))
+        return _order(rows[0], tuple(value_of(OrderLine, row) for row in rows))
 
     async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
         query = select(orders).order_by(orders.c.created_at_ms.desc(), orders.c.order_id.desc()).limit(limit)
@@ -140,7 +141,7 @@ class SqlOrders:
             "new_shipped_at_ms": order.shipped_at_ms,
             "new_completed_at_ms": order.completed_at_ms,
         }
-        row = _history_row(change)
+        row = row_of(change)
         if self._connection.dialect.name == "postgresql":
             parameters |= {f"history_{name}": row[name] for name in _HISTORY_COLUMNS[1:]}
             result = await self._connection.execute(_CHANGE_STATUS_AND_ADD_HISTORY, parameters)
@@ -161,7 +162,7 @@ class SqlOrders:
 
     async def history(self, order_id: str) -> list[StatusChange]:
         rows = await self._connection.execute(_HISTORY, {"wanted_id": order_id})
-        return [_change(row) for row in rows]
+        return [value_of(StatusChange, row) for row in rows]
 
     async def count_by_status(self) -> dict[OrderStatus, int]:
         return await counters.of_each(self._connection, "orders/", OrderStatus)
@@ -172,7 +173,7 @@ class SqlOrders:
     async def _with_lines(self, rows: Sequence[Row[tuple[object, ...]]]) -> list[Order]:
         lines: dict[str, list[OrderLine]] = defaultdict(list)
         for row in await self._connection.execute(_LINES_OF, {"wanted_ids": [row.order_id for row in rows]}):
-            lines[row.order_id].append(_line(row))
+            lines[row.order_id].append(value_of(OrderLine, row))
         return [_order(row, tuple(lines[row.order_id])) for row in rows]
 
 
@@ -200,86 +201,17 @@ def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[
 
 
 def _order_row(order: Order) -> dict[str, object]:
-    return {
-        "order_id": order.order_id,
-        "buyer_id": order.buyer_id,
-        "status": order.status,
-        "total_minor": order.total_minor,
-        "currency": order.currency,
-        "created_at_ms": order.created_at_ms,
-        "expires_at_ms": order.expires_at_ms,
-        "closed_at_ms": order.closed_at_ms,
-        "payment_id": order.payment_id,
-        "paid_at_ms": order.paid_at_ms,
-        "shipped_at_ms": order.shipped_at_ms,
-        "completed_at_ms": order.completed_at_ms,
-        "version": order.version,
-        "traceparent": order.traceparent,
-        "hold_payment_id": None,  # nothing holds an order that is placed
-        "hold_until_ms": None,
-    }
+    """Of an order that is placed; nothing holds it."""
+    return row_of(order, without=frozenset({"lines", "hold"}), hold_payment_id=None, hold_until_ms=None)
 
 
 def _line_rows(order: Order) -> list[dict[str, object]]:
-    return [
-        {
-            "order_id": order.order_id,
-            "line_number": number,
-            "product_id": line.product_id,
-            "quantity": line.quantity,
-            "unit_price_minor": line.unit_price_minor,
-        }
-        for number, line in enumerate(order.lines, 1)
-    ]
-
-
-def _history_row(change: StatusChange) -> dict[str, object]:
-    return {
-        "order_id": change.order_id,
-        "old_status": change.old_status,
-        "new_status": change.new_status,
-        "reason": change.reason,
-        "at_ms": change.at_ms,
-        "actor": change.actor,
-        "trace_id": change.trace_id,
-    }
-
-
-def _line(row: Row[tuple[object, ...]]) -> OrderLine:
-    return OrderLine(row.product_id, row.quantity, row.unit_price_minor)
+    return [row_of(line, order_id=order.order_id, line_number=number) for number, line in enumerate(order.lines, 1)]
 
 
 def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
-    return Order(
-        order_id=row.order_id,
-        buyer_id=row.buyer_id,
-        lines=lines,
-        total_minor=row.total_minor,
-        currency=row.currency,
-        status=OrderStatus(row.status),
-        created_at_ms=row.created_at_ms,
-        expires_at_ms=row.expires_at_ms,
-        closed_at_ms=row.closed_at_ms,
-        payment_id=row.payment_id,
-        paid_at_ms=row.paid_at_ms,
-        shipped_at_ms=row.shipped_at_ms,
-        completed_at_ms=row.completed_at_ms,
-        version=row.version,
-        traceparent=row.traceparent,
-        hold=None if row.hold_payment_id is None else PaymentHold(row.hold_payment_id, row.hold_until_ms),
-    )
-
-
-def _change(row: Row[tuple[object, ...]]) -> StatusChange:
-    return StatusChange(
-        order_id=row.order_id,
-        old_status=None if row.old_status is None else OrderStatus(row.old_status),
-        new_status=OrderStatus(row.new_status),
-        reason=ChangeReason(row.reason),
-        at_ms=row.at_ms,
-        actor=row.actor,
-        trace_id=row.trace_id,
-    )
+    hold = None if row.hold_payment_id is None else PaymentHold(row.hold_payment_id, row.hold_until_ms)
+    return value_of(Order, row, lines=lines, hold=hold)
 
 
 _ADD_PRODUCT = insert(products)
@@ -333,26 +265,15 @@ class SqlProducts:
         self._connection = connection
 
     async def add(self, product: Product) -> None:
-        row = {
-            "product_id": product.product_id,
-            "name": product.name,
-            "price_minor": product.price_minor,
-            "currency": product.currency,
-            "available": product.available,
-            "reserved": product.reserved,
-            "sold": product.sold,
-            "is_on_sale": product.is_on_sale,
-            "version": product.version,
-        }
         try:
-            await self._connection.execute(_ADD_PRODUCT, row)
+            await self._connection.execute(_ADD_PRODUCT, row_of(product))
         except IntegrityError as error:
             # The other constraints are the domain's invariants; what is left is the primary key.
             raise ProductExistsError(product.product_id) from error
 
     async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
         rows = await self._connection.execute(_FIND, {"wanted_ids": list(product_ids)})
-        return {row.product_id: _product(row) for row in rows}
+        return {row.product_id: value_of(Product, row) for row in rows}
 
     async def page(self, after: str | None, limit: int, *, is_on_sale: bool | None = None) -> list[Product]:
         query = select(products).order_by(products.c.product_id).limit(limit)
@@ -360,13 +281,13 @@ class SqlProducts:
             query = query.where(products.c.is_on_sale == is_on_sale)
         if after is not None:
             query = query.where(products.c.product_id > after)
-        return [_product(row) for row in await self._connection.execute(query)]
+        return [value_of(Product, row) for row in await self._connection.execute(query)]
 
     async def get_locked(self, product_id: str) -> Product:
         row = (await self._connection.execute(_GET_LOCKED, {"wanted_id": product_id})).one_or_none()
         if row is None:
             raise UnknownProductError(product_id)
-        return _product(row)
+        return value_of(Product, row)
 
     async def change(self, product: Product) -> None:
         parameters = {
@@ -408,20 +329,6 @@ class SqlProducts:
             )
         ).one()
         return StockSums(*(int(units) for units in row))
-
-
-def _product(row: Row[tuple[object, ...]]) -> Product:
-    return Product(
-        product_id=row.product_id,
-        name=row.name,
-        price_minor=row.price_minor,
-        currency=row.currency,
-        available=row.available,
-        reserved=row.reserved,
-        sold=row.sold,
-        is_on_sale=row.is_on_sale,
-        version=row.version,
-    )
 
 
 _FIND_REFUND = select(refund_requests.c.payment_id).where(refund_requests.c.payment_id == bindparam("wanted_id"))

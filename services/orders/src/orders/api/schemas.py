@@ -5,14 +5,13 @@ The limits are such that the largest order's total still fits the database's 64-
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, Field, StrictBool, StrictInt
 
-from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, RequestedLine, StatusChange
+from orders.domain.order import ChangeReason, OrderStatus, RequestedLine
 from orders.domain.product import Product, ProductChange
 from orders.service.place_order import OrderRequest
-from orders.service.queries import Page, Statistics
 from orders.service.use_case import OrderFilter
 from servicekit.http.parameters import (
     PAGE_DEFAULT,
@@ -23,6 +22,7 @@ from servicekit.http.parameters import (
     Limit,
     Milliseconds,
     RequestModel,
+    like,
 )
 
 PRICE_MAX_MINOR = 1_000_000_000_000
@@ -68,11 +68,6 @@ _PAID = {
 _CURSOR = "MTc2NzIyNTYwMDAwMB84ZTAzOTc4ZTQwZDU0M2U4YmM5MzY4OTRhNTdmOTMyNA"
 
 
-def _like(example: dict[str, Any]) -> ConfigDict:
-    """The model's example in the OpenAPI document."""
-    return ConfigDict(json_schema_extra={"examples": [example]})
-
-
 Amount = Annotated[int, Field(ge=0, description="in the currency's minor unit")]
 Units = Annotated[int, Field(ge=0)]
 
@@ -83,7 +78,7 @@ Price = Annotated[StrictInt, Field(ge=1, le=PRICE_MAX_MINOR, description="of one
 class NewProduct(RequestModel):
     """A product and the stock that its seller brings."""
 
-    model_config = _like(_PRODUCT)
+    model_config = like(_PRODUCT)
 
     product_id: Annotated[Identifier, Field(description="the seller's stock-keeping unit", examples=["seat-12A"])]
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Seat 12A"])]
@@ -98,7 +93,7 @@ class NewProduct(RequestModel):
 class ChangedProduct(RequestModel):
     """What a seller changes of a product; what is left out, or null, stays as it is."""
 
-    model_config = _like({"price_minor": 14800, "version": 1})
+    model_config = like({"price_minor": 14800, "version": 1})
 
     price_minor: Price | None = None
     total: Annotated[
@@ -115,7 +110,7 @@ class ChangedProduct(RequestModel):
 class ProductAnswer(AnswerModel):
     """A product and where its units are: available + reserved + sold is the total, whatever is ordered."""
 
-    model_config = _like(_PRODUCT_NOW)
+    model_config = like(_PRODUCT_NOW)
 
     product_id: str
     name: str
@@ -128,22 +123,14 @@ class ProductAnswer(AnswerModel):
     is_on_sale: Annotated[bool, Field(description="whether it can be ordered")]
     version: Annotated[int, Field(ge=1, description="grows with each change of the seller's, and not with orders")]
 
-    @classmethod
-    def of(cls, product: Product) -> Self:
-        return cls.model_validate(product, from_attributes=True)
-
 
 class ProductPage(AnswerModel):
     """Part of the list of products."""
 
-    model_config = _like({"items": [_PRODUCT_NOW], "next_cursor": "c2VhdC0xMkE"})
+    model_config = like({"items": [_PRODUCT_NOW], "next_cursor": "c2VhdC0xMkE"})
 
     items: list[ProductAnswer]
     next_cursor: str | None
-
-    @classmethod
-    def of(cls, page: Page[Product]) -> Self:
-        return cls(items=[ProductAnswer.of(product) for product in page.items], next_cursor=page.next_cursor)
 
 
 class NewOrderItem(RequestModel):
@@ -165,7 +152,7 @@ def _each_product_once(items: list[NewOrderItem]) -> list[NewOrderItem]:
 class NewOrder(RequestModel):
     """What a buyer orders, at the prices of this moment; each product once."""
 
-    model_config = _like({"items": [_ITEM]})
+    model_config = like({"items": [_ITEM]})
 
     items: Annotated[list[NewOrderItem], Field(min_length=1, max_length=LINES_MAX), AfterValidator(_each_product_once)]
     expected_total_minor: Annotated[
@@ -197,10 +184,6 @@ class OrderItem(AnswerModel):
     quantity: int
     unit_price_minor: Amount
 
-    @classmethod
-    def of(cls, line: OrderLine) -> Self:
-        return cls.model_validate(line, from_attributes=True)
-
 
 class OrderAnswer(AnswerModel):
     """An order; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit.
@@ -208,12 +191,12 @@ class OrderAnswer(AnswerModel):
     A member that does not apply yet, or never will, is null.
     """
 
-    model_config = _like(_ORDER)
+    model_config = like(_ORDER)
 
     order_id: str
     buyer_id: str
     status: OrderStatus
-    items: list[OrderItem]
+    items: Annotated[list[OrderItem], Field(validation_alias="lines")]
     total_minor: Amount
     currency: Currency
     version: Annotated[int, Field(ge=1, description="grows with each change; the ETag names it")]
@@ -225,30 +208,11 @@ class OrderAnswer(AnswerModel):
     completed_at_ms: int | None
     closed_at_ms: int | None
 
-    @classmethod
-    def of(cls, order: Order) -> Self:
-        return cls(
-            order_id=order.order_id,
-            buyer_id=order.buyer_id,
-            status=order.status,
-            items=[OrderItem.of(line) for line in order.lines],
-            total_minor=order.total_minor,
-            currency=order.currency,
-            version=order.version,
-            created_at_ms=order.created_at_ms,
-            expires_at_ms=order.expires_at_ms,
-            paid_at_ms=order.paid_at_ms,
-            payment_id=order.payment_id,
-            shipped_at_ms=order.shipped_at_ms,
-            completed_at_ms=order.completed_at_ms,
-            closed_at_ms=order.closed_at_ms,
-        )
-
 
 class HoldAnswer(AnswerModel):
     """A payment's hold on an order."""
 
-    model_config = _like(
+    model_config = like(
         {"order_id": _ORDER["order_id"], "payment_id": _ORDER["payment_id"], "held_until_ms": 1767226230000}
     )
 
@@ -260,14 +224,10 @@ class HoldAnswer(AnswerModel):
 class OrderPage(AnswerModel):
     """Part of the list of orders."""
 
-    model_config = _like({"items": [_ORDER], "next_cursor": _CURSOR})
+    model_config = like({"items": [_ORDER], "next_cursor": _CURSOR})
 
     items: list[OrderAnswer]
     next_cursor: str | None
-
-    @classmethod
-    def of(cls, page: Page[Order]) -> Self:
-        return cls(items=[OrderAnswer.of(order) for order in page.items], next_cursor=page.next_cursor)
 
 
 class StatusChangeAnswer(AnswerModel):
@@ -280,15 +240,11 @@ class StatusChangeAnswer(AnswerModel):
     actor: Annotated[str, Field(description="the caller, or the consumer group that acted by itself")]
     trace_id: Annotated[str | None, Field(description="where to look up how it happened")]
 
-    @classmethod
-    def of(cls, change: StatusChange) -> Self:
-        return cls.model_validate(change, from_attributes=True)
-
 
 class OrderHistory(AnswerModel):
     """How an order came to where it is."""
 
-    model_config = _like({"order_id": _ORDER["order_id"], "changes": [_PLACED, _PAID]})
+    model_config = like({"order_id": _ORDER["order_id"], "changes": [_PLACED, _PAID]})
 
     order_id: str
     changes: list[StatusChangeAnswer]
@@ -306,7 +262,7 @@ class StockAnswer(AnswerModel):
 class StatisticsAnswer(AnswerModel):
     """Where all orders and all units are at one moment."""
 
-    model_config = _like(
+    model_config = like(
         {
             "orders": {"PENDING_PAYMENT": 1, "AWAITING_SHIPMENT": 2, "SHIPPED": 0, "COMPLETED": 5, "CLOSED": 3},
             "stock": {"available": 92, "reserved": 1, "sold": 7, "total": 100},
@@ -322,18 +278,3 @@ class StatisticsAnswer(AnswerModel):
         int,
         Field(description="payments that came too late, twice, or with a wrong amount, or whose order was cancelled"),
     ]
-
-    @classmethod
-    def of(cls, statistics: Statistics) -> Self:
-        stock = statistics.stock
-        return cls(
-            orders=statistics.orders,
-            stock=StockAnswer(
-                available=stock.available,
-                reserved=stock.reserved,
-                sold=stock.sold,
-                total=stock.available + stock.reserved + stock.sold,
-            ),
-            paid_orders=statistics.paid_orders,
-            refund_requests=statistics.refund_requests,
-        )

@@ -50,6 +50,10 @@ class StockSums:
     reserved: int
     sold: int
 
+    @property
+    def total(self) -> int:
+        return self.available + self.reserved + self.sold
+
 
 class Products(Protocol):
     """The products and their stock."""

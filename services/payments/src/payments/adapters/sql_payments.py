@@ -6,6 +6,8 @@ takes SQLAlchemy longer than SQLite takes to execute it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Row, bindparam, func, insert, select, text, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,9 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from payments.adapters.tables import counters, ledger_entries, payment_history, payments, refunds
 from payments.domain.errors import PaymentInProgressError, PostedBeforeError, StatusChangedError, UnknownPaymentError
 from payments.domain.ledger import Account, Posting
-from payments.domain.payment import TOOK_MONEY, ChangeReason, Payment, PaymentMethod, PaymentStatus, StatusChange
+from payments.domain.payment import TOOK_MONEY, Payment, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
 from payments.service.use_case import PageKey, PaymentFilter, UnfinishedPayment, UnfinishedRefund
+from servicekit.sql.rows import row_of, value_of
 
 _ADD_PAYMENT = insert(payments)
 _ADD_HISTORY = insert(payment_history)
@@ -67,22 +70,7 @@ class SqlPayments:
         self._connection = connection
 
     async def add(self, payment: Payment, first: StatusChange) -> None:
-        row = {
-            "payment_id": payment.payment_id,
-            "order_id": payment.order_id,
-            "buyer_id": payment.buyer_id,
-            "amount_minor": payment.amount_minor,
-            "currency": payment.currency,
-            "method": payment.method,
-            "status": payment.status,
-            "created_at_ms": payment.created_at_ms,
-            "captured_at_ms": payment.captured_at_ms,
-            "refunded_at_ms": payment.refunded_at_ms,
-            **_decline(payment),
-            "refund_requested_minor": payment.refund_requested_minor,
-            "refunded_minor": payment.refunded_minor,
-            "traceparent": payment.traceparent,
-        }
+        row = row_of(payment, **_decline(payment))
         try:
             await self._connection.execute(_ADD_PAYMENT, row)
         except IntegrityError as error:
@@ -146,27 +134,20 @@ class SqlPayments:
             .where(payment_history.c.payment_id == payment_id)
             .order_by(payment_history.c.change_id)
         )
-        return [_change(row) for row in rows]
+        return [value_of(StatusChange, row) for row in rows]
 
     async def count_by_status(self) -> dict[PaymentStatus, int]:
         return await counters.of_each(self._connection, "payments/", PaymentStatus)
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
         rows = await self._connection.execute(_UNFINISHED_PAYMENTS, {"after_id": after, "rows_max": limit})
-        return [UnfinishedPayment(row.payment_id, row.created_at_ms) for row in rows]
+        return [value_of(UnfinishedPayment, row) for row in rows]
 
     async def _add_history(self, change: StatusChange) -> None:
-        row = {
-            "payment_id": change.payment_id,
-            "old_status": change.old_status,
-            "new_status": change.new_status,
-            "reason": change.reason,
-            "at_ms": change.at_ms,
-        }
-        await self._connection.execute(_ADD_HISTORY, row)
+        await self._connection.execute(_ADD_HISTORY, row_of(change))
 
 
-def _decline(payment: Payment) -> dict[str, str | None]:
+def _decline(payment: Payment) -> dict[str, Any]:
     """Its reason, in the column that says whether it still stands."""
     is_overruled = payment.status in TOOK_MONEY
     reason = payment.decline_reason
@@ -174,32 +155,7 @@ def _decline(payment: Payment) -> dict[str, str | None]:
 
 
 def _payment(row: Row[tuple[object, ...]]) -> Payment:
-    return Payment(
-        payment_id=row.payment_id,
-        order_id=row.order_id,
-        buyer_id=row.buyer_id,
-        amount_minor=row.amount_minor,
-        currency=row.currency,
-        method=PaymentMethod(row.method),
-        status=PaymentStatus(row.status),
-        created_at_ms=row.created_at_ms,
-        captured_at_ms=row.captured_at_ms,
-        refunded_at_ms=row.refunded_at_ms,
-        decline_reason=row.decline_reason or row.overruled_decline,
-        refund_requested_minor=row.refund_requested_minor,
-        refunded_minor=row.refunded_minor,
-        traceparent=row.traceparent,
-    )
-
-
-def _change(row: Row[tuple[object, ...]]) -> StatusChange:
-    return StatusChange(
-        payment_id=row.payment_id,
-        old_status=None if row.old_status is None else PaymentStatus(row.old_status),
-        new_status=PaymentStatus(row.new_status),
-        reason=ChangeReason(row.reason),
-        at_ms=row.at_ms,
-    )
+    return value_of(Payment, row, decline_reason=row.decline_reason or row.overruled_decline)
 
 
 _ADD_REFUND = insert(refunds)
@@ -233,26 +189,14 @@ class SqlRefunds:
         self._connection = connection
 
     async def add(self, refund: Refund) -> None:
-        row = {
-            "refund_id": refund.refund_id,
-            "payment_id": refund.payment_id,
-            "amount_minor": refund.amount_minor,
-            "currency": refund.currency,
-            "reason": refund.reason,
-            "requested_by": refund.requested_by,
-            "requested_at_ms": refund.requested_at_ms,
-            "status": refund.status,
-            "refunded_at_ms": refund.refunded_at_ms,
-            "failure": refund.failure,
-        }
         try:
-            await self._connection.execute(_ADD_REFUND, row)
+            await self._connection.execute(_ADD_REFUND, row_of(refund))
         except IntegrityError as error:
             raise StatusChangedError("refund", refund.refund_id) from error
 
     async def find(self, refund_id: str) -> Refund | None:
         row = (await self._connection.execute(_FIND, {"wanted_id": refund_id})).one_or_none()
-        return None if row is None else _refund(row)
+        return None if row is None else value_of(Refund, row)
 
     async def change(self, old_status: RefundStatus, changed: Refund) -> bool:
         parameters = {
@@ -274,7 +218,7 @@ class SqlRefunds:
             query = query.where(text(f"status = '{status}'"))
         if after is not None:
             query = query.where(tuple_(refunds.c.requested_at_ms, refunds.c.refund_id) < (after.at_ms, after.id))
-        return [_refund(row) for row in await self._connection.execute(query)]
+        return [value_of(Refund, row) for row in await self._connection.execute(query)]
 
     async def count_by_status(self) -> dict[RefundStatus, int]:
         return await counters.of_each(self._connection, "refunds/", RefundStatus)
@@ -284,22 +228,7 @@ class SqlRefunds:
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedRefund]:
         rows = await self._connection.execute(_UNFINISHED_REFUNDS, {"after_id": after, "rows_max": limit})
-        return [UnfinishedRefund(row.refund_id, row.requested_at_ms) for row in rows]
-
-
-def _refund(row: Row[tuple[object, ...]]) -> Refund:
-    return Refund(
-        refund_id=row.refund_id,
-        payment_id=row.payment_id,
-        amount_minor=row.amount_minor,
-        currency=row.currency,
-        reason=row.reason,
-        requested_by=row.requested_by,
-        requested_at_ms=row.requested_at_ms,
-        status=RefundStatus(row.status),
-        refunded_at_ms=row.refunded_at_ms,
-        failure=row.failure,
-    )
+        return [value_of(UnfinishedRefund, row) for row in rows]
 
 
 _POST = insert(ledger_entries)
@@ -317,15 +246,7 @@ class SqlLedger:
 
     async def post(self, posting: Posting) -> None:
         rows = [
-            {
-                "posting_id": posting.posting_id,
-                "account": entry.account,
-                "amount_minor": entry.amount_minor,
-                "currency": posting.currency,
-                "at_ms": posting.at_ms,
-                "payment_id": posting.payment_id,
-                "refund_id": posting.refund_id,
-            }
+            row_of(posting, without=frozenset({"entries"}), account=entry.account, amount_minor=entry.amount_minor)
             for entry in posting.entries
         ]
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Row, bindparam, insert, select, update
@@ -21,7 +22,6 @@ from payments.adapters.tables import (
 )
 from payments.domain.errors import EventKnownError, StatusChangedError
 from payments.domain.gateway_event import (
-    EventKind,
     EventStatus,
     GatewayEvent,
     Judgement,
@@ -30,6 +30,7 @@ from payments.domain.gateway_event import (
     Terms,
 )
 from payments.service.use_case import KnownEvent
+from servicekit.sql.rows import row_of, value_of
 from servicekit.sql.tables import SqlInbox, SqlTransactionRows
 
 _ADD_EVENT = insert(gateway_events)
@@ -57,25 +58,11 @@ class SqlGatewayEvents:
         return None if row is None else _known(row)
 
     async def add(self, known: KnownEvent) -> None:
-        event = known.event
-        row = {
-            "event_id": event.event_id,
-            "kind": event.kind,
-            "occurred_at_ms": event.occurred_at_ms,
-            "received_at_ms": known.received_at_ms,
-            "payment_id": event.payment_id,
-            "refund_id": event.refund_id,
-            "order_id": event.order_id,
-            "amount_minor": event.amount_minor,
-            "currency": event.currency,
-            "decline_reason": event.decline_reason,
-            "status": known.judgement.status,
-            "reason": known.judgement.reason,
-        }
+        row = row_of(known.event, received_at_ms=known.received_at_ms, **row_of(known.judgement))
         try:
             await self._connection.execute(_ADD_EVENT, row)
         except IntegrityError as error:
-            raise EventKnownError(event.event_id) from error
+            raise EventKnownError(known.event.event_id) from error
 
     async def count_by_status(self) -> dict[EventStatus, int]:
         return await counters.of_each(self._connection, "gateway-events/", EventStatus)
@@ -85,34 +72,17 @@ class SqlGatewayEvents:
 
 
 def _known(row: Row[tuple[object, ...]]) -> KnownEvent:
-    event = GatewayEvent(
-        event_id=row.event_id,
-        kind=EventKind(row.kind),
-        occurred_at_ms=row.occurred_at_ms,
-        payment_id=row.payment_id,
-        order_id=row.order_id,
-        amount_minor=row.amount_minor,
-        currency=row.currency,
-        decline_reason=row.decline_reason,
-        refund_id=row.refund_id,
-    )
-    return KnownEvent(event, Judgement(EventStatus(row.status), row.reason), row.received_at_ms)
+    return KnownEvent(value_of(GatewayEvent, row), value_of(Judgement, row), row.received_at_ms)
 
 
 _ADD_ORDER = insert(payable_orders)
 _FIND_ORDER = select(payable_orders).where(payable_orders.c.order_id == bindparam("wanted_id"))
 _FIND_ALL = select(payable_orders).where(payable_orders.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
+_TERMS = tuple(field.name for field in fields(Terms))
 _CHANGE = (
     update(payable_orders)
     .where(payable_orders.c.order_id == bindparam("wanted_id"), payable_orders.c.status == bindparam("old_status"))
-    .values(
-        status=bindparam("status"),
-        buyer_id=bindparam("buyer_id"),
-        total_minor=bindparam("total_minor"),
-        currency=bindparam("currency"),
-        expires_at_ms=bindparam("expires_at_ms"),
-        traceparent=bindparam("traceparent"),
-    )
+    .values({name: bindparam(name) for name in ("status", "traceparent", *_TERMS)})
 )
 
 
@@ -143,22 +113,12 @@ class SqlPayableOrders:
 
 
 def _order(row: Row[tuple[object, ...]]) -> PayableOrder:
-    terms = None
-    if row.buyer_id is not None:
-        terms = Terms(row.buyer_id, row.total_minor, row.currency, row.expires_at_ms)
-    return PayableOrder(row.order_id, PayableStatus(row.status), terms, row.traceparent)
+    return value_of(PayableOrder, row, terms=None if row.buyer_id is None else value_of(Terms, row))
 
 
 def _values(order: PayableOrder) -> dict[str, Any]:
-    terms = order.terms
-    return {
-        "status": order.status,
-        "buyer_id": None if terms is None else terms.buyer_id,
-        "total_minor": None if terms is None else terms.total_minor,
-        "currency": None if terms is None else terms.currency,
-        "expires_at_ms": None if terms is None else terms.expires_at_ms,
-        "traceparent": order.traceparent,
-    }
+    terms = row_of(order.terms) if order.terms is not None else dict.fromkeys(_TERMS)
+    return row_of(order, without=frozenset({"order_id", "terms"}), **terms)
 
 
 class SqlUnitOfWork:

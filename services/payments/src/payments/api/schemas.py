@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, StrictInt
+from pydantic import AliasPath, Field, StrictInt
 
 from payments.domain.gateway_event import EventKind, EventStatus, PayableStatus
 from payments.domain.ledger import Account
-from payments.domain.payment import ChangeReason, Payment, PaymentMethod, PaymentRequest, PaymentStatus, StatusChange
-from payments.domain.refund import Refund, RefundRequest, RefundStatus
-from payments.service.queries import Page, Statistics
-from payments.service.use_case import KnownEvent, PaymentFilter
+from payments.domain.payment import ChangeReason, PaymentMethod, PaymentRequest, PaymentStatus
+from payments.domain.refund import RefundRequest, RefundStatus
+from payments.service.use_case import PaymentFilter
 from servicekit.http.parameters import (
     PAGE_DEFAULT,
     AnswerModel,
@@ -21,6 +20,7 @@ from servicekit.http.parameters import (
     Limit,
     Milliseconds,
     RequestModel,
+    like,
 )
 
 WANTED_ORDERS_MAX = 100
@@ -57,11 +57,6 @@ _PAYABLE_ORDER = {"order_id": _PAYMENT["order_id"], "status": "PAID"}
 _CURSOR = "MTc2NzIyNjE5OTkwMB81ZjFjMDdkMmE5YjY0YzBmOGE0ZDFlMmIzYzRkNWU2Zg"
 
 
-def _like(example: dict[str, Any]) -> ConfigDict:
-    """The model's example in the OpenAPI document."""
-    return ConfigDict(json_schema_extra={"examples": [example]})
-
-
 NewAmount = Annotated[StrictInt, Field(ge=1, le=AMOUNT_MAX_MINOR, description="in minor units", examples=[15800])]
 Amount = Annotated[int, Field(ge=0, description="in the currency's minor unit")]
 Count = Annotated[int, Field(ge=0)]
@@ -70,7 +65,7 @@ Count = Annotated[int, Field(ge=0)]
 class NewPayment(RequestModel):
     """The token's subject, a buyer, pays an order, whole and in its currency."""
 
-    model_config = _like({name: _PAYMENT[name] for name in ("order_id", "amount_minor", "currency", "method")})
+    model_config = like({name: _PAYMENT[name] for name in ("order_id", "amount_minor", "currency", "method")})
 
     order_id: Annotated[Identifier, Field(examples=["order-17"])]
     amount_minor: Annotated[NewAmount, Field(description="the order's total")]
@@ -84,7 +79,7 @@ class NewPayment(RequestModel):
 class PaymentAnswer(AnswerModel):
     """A payment; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit."""
 
-    model_config = _like(_PAYMENT)
+    model_config = like(_PAYMENT)
 
     payment_id: str
     order_id: str
@@ -104,22 +99,14 @@ class PaymentAnswer(AnswerModel):
         str | None, Field(description="why the payment was declined; kept if its money was taken all the same")
     ]
 
-    @classmethod
-    def of(cls, payment: Payment) -> Self:
-        return cls.model_validate(payment, from_attributes=True)
-
 
 class PaymentPage(AnswerModel):
     """Part of the list of payments."""
 
-    model_config = _like({"items": [_PAYMENT], "next_cursor": _CURSOR})
+    model_config = like({"items": [_PAYMENT], "next_cursor": _CURSOR})
 
     items: list[PaymentAnswer]
     next_cursor: str | None
-
-    @classmethod
-    def of(cls, page: Page[Payment]) -> Self:
-        return cls(items=[PaymentAnswer.of(payment) for payment in page.items], next_cursor=page.next_cursor)
 
 
 class Paging(RequestModel):
@@ -149,22 +136,18 @@ class WantedPayments(Paging):
 class StatusChangeAnswer(AnswerModel):
     """One row of a payment's history."""
 
-    model_config = _like(_CHANGE)
+    model_config = like(_CHANGE)
 
     old_status: Annotated[PaymentStatus | None, Field(description="null for the first row")]
     new_status: PaymentStatus
     reason: ChangeReason
     at_ms: Milliseconds
 
-    @classmethod
-    def of(cls, change: StatusChange) -> Self:
-        return cls.model_validate(change, from_attributes=True)
-
 
 class PaymentHistory(AnswerModel):
     """Every change of a payment's status, oldest first."""
 
-    model_config = _like({"payment_id": _PAYMENT["payment_id"], "changes": [_CHANGE]})
+    model_config = like({"payment_id": _PAYMENT["payment_id"], "changes": [_CHANGE]})
 
     payment_id: str
     changes: list[StatusChangeAnswer]
@@ -173,7 +156,7 @@ class PaymentHistory(AnswerModel):
 class PaymentMethods(AnswerModel):
     """How a buyer can pay."""
 
-    model_config = _like({"methods": [method.value for method in PaymentMethod]})
+    model_config = like({"methods": [method.value for method in PaymentMethod]})
 
     methods: list[PaymentMethod]
 
@@ -187,7 +170,7 @@ class WantedOrders(RequestModel):
 class PayableOrderAnswer(AnswerModel):
     """What events have told of an order."""
 
-    model_config = _like(_PAYABLE_ORDER)
+    model_config = like(_PAYABLE_ORDER)
 
     order_id: str
     status: Annotated[PayableStatus, Field(description="OPEN can be paid, PAID is, CLOSED cannot be paid any more")]
@@ -196,7 +179,7 @@ class PayableOrderAnswer(AnswerModel):
 class PayableOrders(AnswerModel):
     """Those of the orders that events have told of."""
 
-    model_config = _like({"items": [_PAYABLE_ORDER]})
+    model_config = like({"items": [_PAYABLE_ORDER]})
 
     items: list[PayableOrderAnswer]
 
@@ -204,7 +187,7 @@ class PayableOrders(AnswerModel):
 class NewRefund(RequestModel):
     """An operator gives money of a payment back, in the payment's currency."""
 
-    model_config = _like({"amount_minor": 800, "reason": "the seat did not recline"})
+    model_config = like({"amount_minor": 800, "reason": "the seat did not recline"})
 
     amount_minor: Annotated[NewAmount, Field(description="at most what is left of the payment")]
     reason: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -216,7 +199,7 @@ class NewRefund(RequestModel):
 class RefundAnswer(AnswerModel):
     """A refund; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit."""
 
-    model_config = _like(_REFUND)
+    model_config = like(_REFUND)
 
     refund_id: str
     payment_id: str
@@ -232,22 +215,14 @@ class RefundAnswer(AnswerModel):
     refunded_at_ms: Milliseconds | None
     failure: Annotated[str | None, Field(description="what the gateway said to a refund that is FAILED")]
 
-    @classmethod
-    def of(cls, refund: Refund) -> Self:
-        return cls.model_validate(refund, from_attributes=True)
-
 
 class RefundPage(AnswerModel):
     """Part of a list of refunds."""
 
-    model_config = _like({"items": [_REFUND], "next_cursor": _CURSOR})
+    model_config = like({"items": [_REFUND], "next_cursor": _CURSOR})
 
     items: list[RefundAnswer]
     next_cursor: str | None
-
-    @classmethod
-    def of(cls, page: Page[Refund]) -> Self:
-        return cls(items=[RefundAnswer.of(refund) for refund in page.items], next_cursor=page.next_cursor)
 
 
 class GatewayBookAnswer(AnswerModel):
@@ -262,28 +237,17 @@ class GatewayBookAnswer(AnswerModel):
 class RefusedEventAnswer(AnswerModel):
     """An event of the gateway that contradicts what is known of its payment; it changed nothing."""
 
-    event_id: str
-    kind: EventKind
-    payment_id: str
-    reason: str
+    event_id: Annotated[str, Field(validation_alias=AliasPath("event", "event_id"))]
+    kind: Annotated[EventKind, Field(validation_alias=AliasPath("event", "kind"))]
+    payment_id: Annotated[str, Field(validation_alias=AliasPath("event", "payment_id"))]
+    reason: Annotated[str, Field(validation_alias=AliasPath("judgement", "reason"))]
     received_at_ms: Milliseconds
-
-    @classmethod
-    def of(cls, known: KnownEvent) -> Self:
-        event = known.event
-        return cls(
-            event_id=event.event_id,
-            kind=event.kind,
-            payment_id=event.payment_id,
-            reason=known.judgement.reason or "",
-            received_at_ms=known.received_at_ms,
-        )
 
 
 class StatisticsAnswer(AnswerModel):
     """Where all money is at one moment, and what the gateway's own book says; at rest both agree."""
 
-    model_config = _like(
+    model_config = like(
         {
             "payments": {"CREATED": 0, "CAPTURED": 7, "DECLINED": 2, "PARTIALLY_REFUNDED": 1, "REFUNDED": 1},
             "refunds": {"REQUESTED": 0, "FAILED": 0, "REFUNDED": 2},
@@ -306,17 +270,3 @@ class StatisticsAnswer(AnswerModel):
     refused_events: Annotated[list[RefusedEventAnswer], Field(description="the latest ones")]
     outbox_messages: Annotated[Count, Field(description="what waits for the queue")]
     gateway: GatewayBookAnswer
-
-    @classmethod
-    def of(cls, statistics: Statistics) -> Self:
-        return cls(
-            payments=statistics.payments,
-            refunds=statistics.refunds,
-            captured_minor=statistics.captured_minor,
-            refunded_minor=statistics.refunded_minor,
-            ledger=statistics.ledger,
-            gateway_events=statistics.gateway_events,
-            refused_events=[RefusedEventAnswer.of(known) for known in statistics.refused_events],
-            outbox_messages=statistics.outbox_messages,
-            gateway=GatewayBookAnswer.model_validate(statistics.gateway, from_attributes=True),
-        )
