@@ -98,7 +98,7 @@ async def run_with_queue(
     ("word", "printed"),
     [
         ("five seconds later", ["b'now'", "b'five seconds later'"]),
-        ("query_message", ["('order-17', 'parcel-4') b'shipped'", "('order-17',) b'packed'"]),
+        ("query_message", ["('order-18', 'parcel-4') b'shipped'", "('order-18',) b'packed'"]),
         ('"scripts"', ["SEND_OK", "SEND_OK 1000"]),
         ("reschedule", ["REMOVED RESCHEDULED REMOVED UNKNOWN"]),
         ('"packers"', ["packed order-17 2 seats"]),

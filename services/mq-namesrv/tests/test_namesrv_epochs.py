@@ -154,7 +154,7 @@ class TestRestoredMaster:
         close_session(table, 1, 0)
         for start in (1, 2):
             error = refused(table, restored(A, start), session=3)
-            assert "replica 1 at 10.0.0.1:1002 lives" in str(error)
+            assert "replica 1 at 10.0.0.1:1002 is active" in str(error)
             assert "--oldMasterIsLost" in str(error)
             assert "--to 10.0.0.1:1001" in str(error)
             assert error.ha_address == ""

@@ -117,7 +117,7 @@ async def test_a_session_ends_with_its_token_and_when_its_owner_says_so(new_data
         assert (await buyer.get("/orders")).status_code == 303
         # The browser has dropped the cookie by itself; one that has not is told that the session is over.
         page = await buyer.http.get(f"{ROOT}/session", headers={"Cookie": f"shop_session={cookie}"})
-        assert "Your session is over." in page.text
+        assert "Your session has expired." in page.text
 
 
 async def test_the_session_cookie_is_for_the_shops_pages_alone(new_database_url: NewDatabaseUrl) -> None:

@@ -255,7 +255,7 @@ def _show_group(stats: ConsumeStats, *, as_json: bool) -> None:
             )
             for one in stats.queues
         ],
-        footer=("", f"diff total: {stats.lag}", f"members: {', '.join(stats.client_ids) or 'none lives'}"),
+        footer=("", f"diff total: {stats.lag}", f"members: {', '.join(stats.client_ids) or 'none'}"),
     )
     show(document, table, as_json=as_json)
 

@@ -212,7 +212,7 @@ def _check_restored(table: RouteTable, registration: Registration) -> None:
         if other.identity.address != identity.address and other.epoch != NO_EPOCH:
             raise NotLeaderError(
                 f"the store of {identity.broker_name} at {identity.address} was put back from a backup, and replica "
-                f"{other.identity.broker_id} at {other.identity.address} lives, which may have what came after it: "
+                f"{other.identity.broker_id} at {other.identity.address} is active, which may have what came after it: "
                 f"promote that one (mqadmin switchMaster -b {identity.broker_name} --oldMasterIsLost), or take the "
                 f"restored one and lose what only the other has (mqadmin switchMaster -b {identity.broker_name} "
                 f"--to {identity.address})",
