@@ -28,6 +28,7 @@ from mqclient.name_servers import MASTER_ID
 from mqclient.transport import Method, RequestT, ResponseT
 from mqclient.transport.methods import EXPLAIN_MESSAGE, GET_BROKER_CONFIG, GET_BROKER_STATUS
 from mqproto.codes import LifeEventKind
+from mqproto.values import to_value
 
 T = TypeVar("T")
 _ANSWERED = (BrokerRefusedError, BrokerRejectedError)
@@ -248,41 +249,14 @@ class BrokerAdmin(AdminCalls):
 
 async def _status(target: Target) -> BrokerStatus:
     response = await target.ask(GET_BROKER_STATUS, admin_pb.GetBrokerStatusRequest())
-    store = response.store
-    return BrokerStatus(
-        broker_name=response.broker_name,
-        broker_id=response.broker_id,
+    levels = sorted(response.delay_levels, key=lambda one: (one.level < 0, one.level))
+    damaged = tuple((one.log_offset, one.size) for one in response.store.damaged)
+    return to_value(
+        BrokerStatus,
+        response,
         address=target.address,
-        boot_timestamp_ms=response.boot_timestamp_ms,
-        log_min_offset=response.log_min_offset,
-        log_max_offset=response.log_max_offset,
-        messages_put=response.messages_put,
-        messages_got=response.messages_got,
-        messages_stored=response.messages_stored,
-        polls_held=response.polls_held,
-        delay_levels=tuple(
-            DelayLevelStatus(
-                level=level.level,
-                delay_ms=level.delay_ms,
-                waiting=level.waiting,
-                next_due_timestamp_ms=level.next_due_timestamp_ms,
-                delivered=level.delivered,
-                lateness_p50_ms=level.lateness_p50_ms,
-                lateness_p99_ms=level.lateness_p99_ms,
-                lateness_max_ms=level.lateness_max_ms,
-            )
-            for level in sorted(response.delay_levels, key=lambda one: (one.level < 0, one.level))
-        ),
-        store=StoreStatus(
-            confirm_offset=store.confirm_offset,
-            durable_offset=store.durable_offset,
-            indexed_offset=store.indexed_offset,
-            disk_used_share=store.disk_used_share,
-            write_refusal=store.write_refusal,
-            damaged=tuple((one.log_offset, one.size) for one in store.damaged),
-            files_deleted=store.files_deleted,
-            messages_carried=store.messages_carried,
-        ),
+        delay_levels=tuple(to_value(DelayLevelStatus, level) for level in levels),
+        store=to_value(StoreStatus, response.store, damaged=damaged),
     )
 
 
@@ -320,21 +294,9 @@ class LifeAdmin(AdminCalls):
         """
         request = admin_pb.ExplainMessageRequest(topic=topic or "", key=key, max_messages=max_messages)
         answers = await on_each(await self._targets(), lambda target: answer_of(target, EXPLAIN_MESSAGE, request))
-        events = [_event(one, target.name) for target, answer in answers for one in answer.events]
+        events = [
+            to_value(LifeEvent, event, kind=LifeEventKind(event.kind), broker_name=target.name)
+            for target, answer in answers
+            for event in answer.events
+        ]
         return sorted(events, key=lambda event: (event.timestamp_ms == 0, event.timestamp_ms))
-
-
-def _event(event: admin_pb.LifeEvent, broker_name: str) -> LifeEvent:
-    return LifeEvent(
-        timestamp_ms=event.timestamp_ms,
-        kind=LifeEventKind(event.kind),
-        message_id=event.message_id,
-        broker_name=broker_name,
-        topic=event.topic,
-        queue_id=event.queue_id,
-        queue_offset=event.queue_offset,
-        log_offset=event.log_offset,
-        group=event.group,
-        due_timestamp_ms=event.due_timestamp_ms,
-        reconsume_times=event.reconsume_times,
-    )

@@ -27,6 +27,7 @@ from mqclient.transport.methods import (
 )
 from mqproto.codes import ResponseCode
 from mqproto.names import IllegalNameError, check_group, check_group_name
+from mqproto.values import to_message, to_value
 
 QUEUE_END = -1  # as a time: behind the last message of each queue
 
@@ -108,16 +109,7 @@ class GroupAdmin(AdminCalls):
         Raises IllegalArgumentError, NoRouteError when there is no broker, and the first refusal of a broker.
         """
         _check_group(config.group)
-        request = admin_pb.UpdateSubscriptionGroupRequest(
-            config=admin_pb.SubscriptionGroupConfig(
-                group=config.group,
-                consume_enable=config.consume_enable,
-                consume_broadcast_enable=config.consume_broadcast_enable,
-                retry_max_times=config.retry_max_times,
-                retry_queue_count=config.retry_queue_count,
-                different_subscriptions_allowed=config.different_subscriptions_allowed,
-            )
-        )
+        request = admin_pb.UpdateSubscriptionGroupRequest(config=to_message(admin_pb.SubscriptionGroupConfig, config))
         await on_each(
             await self._targets(cluster_name, broker_address),
             lambda target: answer_of(target, UPDATE_SUBSCRIPTION_GROUP, request),
@@ -149,17 +141,7 @@ class GroupAdmin(AdminCalls):
         """Every consumer group of one broker, by name. Raises MQClientError when it does not answer."""
         target = self._target_at(broker_address)
         answer = await target.ask(LIST_SUBSCRIPTION_GROUPS, admin_pb.ListSubscriptionGroupsRequest())
-        return [
-            SubscriptionGroupConfig(
-                one.group,
-                one.consume_enable,
-                one.consume_broadcast_enable,
-                one.retry_max_times,
-                one.retry_queue_count,
-                one.different_subscriptions_allowed,
-            )
-            for one in answer.groups
-        ]
+        return [to_value(SubscriptionGroupConfig, one) for one in answer.groups]
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """The group's progress in `topic`, or in every topic for which it has an offset.
@@ -174,13 +156,7 @@ class GroupAdmin(AdminCalls):
             passing_over={ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST},
         )
         queues = [
-            QueueConsumeStats(
-                MessageQueue(one.topic, target.name, one.queue_id),
-                one.broker_offset,
-                one.consumer_offset,
-                one.last_timestamp_ms,
-                one.finished_beyond,
-            )
+            to_value(QueueConsumeStats, one, queue=MessageQueue(one.topic, target.name, one.queue_id))
             for target, answer in answers
             for one in answer.queues
         ]
@@ -373,7 +349,11 @@ class ConsumerAdmin(AdminCalls):
             passing_over=_LACKING,
         )
         _, newest = answers[-1]
-        queues = [_queue(one, target.name) for target, answer in answers for one in answer.info.queues]
+        queues = [
+            to_value(ProcessQueueInfo, one, queue=MessageQueue(one.topic, target.name, one.queue_id))
+            for target, answer in answers
+            for one in answer.info.queues
+        ]
         return ConsumerRunningInfo(
             newest.info.client_id,
             _data(newest.info.data),
@@ -381,7 +361,7 @@ class ConsumerAdmin(AdminCalls):
             newest.info.consume_concurrency,
             newest.info.suspended,
             tuple(sorted(queues, key=lambda info: info.queue)),
-            tuple(_stats(one) for one in sorted(newest.info.stats, key=lambda stats: stats.topic)),
+            tuple(to_value(TopicConsumeStats, one) for one in sorted(newest.info.stats, key=lambda stats: stats.topic)),
         )
 
     async def consume_message_directly(
@@ -419,29 +399,4 @@ def _data(data: broker_pb.ConsumerData) -> ConsumerData:
             SubscriptionData(one.topic, one.expression or "*", one.expression_type or "TAG")
             for one in sorted(data.subscriptions, key=lambda subscription: subscription.topic)
         ),
-    )
-
-
-def _queue(info: broker_pb.ProcessQueueInfo, broker_name: str) -> ProcessQueueInfo:
-    return ProcessQueueInfo(
-        MessageQueue(info.topic, broker_name, info.queue_id),
-        info.commit_offset,
-        info.pull_offset,
-        info.cached_messages,
-        info.cached_bytes,
-        info.locked,
-        info.last_pull_timestamp_ms,
-        info.last_consume_timestamp_ms,
-    )
-
-
-def _stats(stats: broker_pb.TopicConsumeStats) -> TopicConsumeStats:
-    return TopicConsumeStats(
-        stats.topic,
-        stats.pull_rt_ms,
-        stats.pull_tps,
-        stats.consume_rt_ms,
-        stats.consume_ok_tps,
-        stats.consume_failed_tps,
-        stats.consume_failed_messages,
     )

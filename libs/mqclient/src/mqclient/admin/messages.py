@@ -34,6 +34,7 @@ from mqproto.codes import PullStatus, ResponseCode, TransactionPhase
 from mqproto.names import TOOLS_CONSUMER_GROUP
 from mqproto.properties import UNIQ_KEY
 from mqproto.record import RecordError, decode_record
+from mqproto.values import to_value
 
 PAGE_MESSAGES = 256  # of a queue that is read through; a page is no more than FRAME_BYTES_TARGET
 
@@ -253,17 +254,7 @@ def _checked(transaction_id: str) -> str:
 
 
 def _info(info: admin_pb.TransactionInfo, target: Target) -> TransactionInfo:
-    return TransactionInfo(
-        transaction_id=info.transaction_id,
-        broker_name=target.name,
-        phase=TransactionPhase(info.phase),
-        producer_group=info.producer_group,
-        topic=info.topic,
-        store_timestamp_ms=info.store_timestamp_ms,
-        check_times=info.check_times,
-        log_offset=info.log_offset,
-        keys=tuple(info.keys),
-    )
+    return to_value(TransactionInfo, info, broker_name=target.name, phase=TransactionPhase(info.phase))
 
 
 def _message(record: bytes, broker_name: str) -> MessageExt | None:

@@ -16,6 +16,7 @@ from hourglass.mq.v1 import replication_service_pb2 as replication_pb
 from mqclient.admin.brokers import ClusterBroker, Target, answer_of
 from mqclient.errors import BrokerUnreachableError, MQClientError, NotSentError, OutcomeUnknownError
 from mqclient.transport.methods import BECOME_SLAVE, GET_REPLICA_STATUS, PROMOTE, STEP_DOWN
+from mqproto.values import to_value
 from osenv import Clock
 
 FORMER_MASTER_ID = (1 << 31) - 1  # of a broker that has lost its place as master and was not given another one
@@ -130,47 +131,13 @@ class HaAnswer:
 
 def ha_status_from_wire(response: admin_pb.GetReplicaStatusResponse, address: str) -> HaStatus:
     """The answer of the broker at this address."""
-    return HaStatus(
-        cluster_name=response.cluster_name,
-        broker_name=response.broker_name,
-        broker_id=response.broker_id,
+    return to_value(
+        HaStatus,
+        response,
         address=address,
-        replica_id=response.replica_id,
         role=BrokerRole(response.role),
-        writable=response.writable,
-        reason=response.reason,
         epoch=Epoch(response.epoch.term, response.epoch.start),
-        log_begin=response.log_begin,
-        log_end=response.log_end,
-        durable_end=response.durable_end,
-        confirm_offset=response.confirm_offset,
-        min_in_sync_replicas=response.min_in_sync_replicas,
-        in_sync_version=response.in_sync_version,
-        in_sync_replicas=response.in_sync_replicas,
-        in_sync=response.in_sync,
-        connected=response.connected,
-        lag_bytes=response.lag_bytes,
-        lag_seconds=response.lag_seconds,
-        ha_address=response.ha_address,
-        master_ha_address=response.master_ha_address,
-        replicas=tuple(map(_replica, response.replicas)),
-        clock_ahead_ms=response.clock_ahead_ms,
-    )
-
-
-def _replica(replica: admin_pb.ReplicaStatus) -> ReplicaStatus:
-    return ReplicaStatus(
-        replica_id=replica.replica_id,
-        broker_id=replica.broker_id,
-        address=replica.address,
-        connected=replica.connected,
-        in_sync=replica.in_sync,
-        written_offset=replica.written_offset,
-        durable_offset=replica.durable_offset,
-        acknowledged_offset=replica.acknowledged_offset,
-        lag_bytes=replica.lag_bytes,
-        lag_seconds=replica.lag_seconds,
-        clock_ahead_ms=replica.clock_ahead_ms,
+        replicas=tuple(to_value(ReplicaStatus, replica) for replica in response.replicas),
     )
 
 

@@ -13,6 +13,7 @@ from mqclient.name_servers import TOPICS_PER_PAGE, TopicRoute
 from mqclient.transport.methods import DELETE_TOPIC, GET_TOPIC_STATS, LIST_TOPIC_CONFIGS, UPDATE_TOPIC
 from mqproto.codes import Permission, ResponseCode
 from mqproto.names import IllegalNameError, check_user_topic
+from mqproto.values import to_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +125,7 @@ class TopicAdmin(AdminCalls):
 
     async def topic_configs(self, broker_address: str) -> list[TopicConfig]:
         """Every topic of one broker, by name. Raises MQClientError when it does not answer."""
-        return [
-            TopicConfig(one.topic, one.read_queue_count, one.write_queue_count, one.perm)
-            for one in await _configs(self._target_at(broker_address))
-        ]
+        return [to_value(TopicConfig, one) for one in await _configs(self._target_at(broker_address))]
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """The topic's route, from a name server. Raises NoRouteError when it does not exist."""
@@ -151,13 +149,7 @@ class TopicAdmin(AdminCalls):
         )
         return sorted(
             (
-                QueueStats(
-                    MessageQueue(topic, target.name, one.queue_id),
-                    one.min_offset,
-                    one.max_offset,
-                    one.last_update_timestamp_ms,
-                    one.about_bytes,
-                )
+                to_value(QueueStats, one, queue=MessageQueue(topic, target.name, one.queue_id))
                 for target, answer in answers
                 for one in answer.queues
             ),
