@@ -183,9 +183,23 @@ def _content(name: str, path: str) -> str:
         raise ConfigError(f"{name}={path!r} cannot be read: it is not a text file") from error
 
 
+def is_http_url(url: str) -> bool:
+    """Whether it begins with http:// or https:// and names a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def as_text(name: str) -> Parser:
     """The text as it is, for the field `name`."""
     return lambda _variable, text: {name: text}
+
+
+def as_texts(name: str) -> Parser:
+    """Texts with commas between them, for the field `name`."""
+    return lambda _variable, text: {name: tuple(one.strip() for one in text.split(","))}
 
 
 def whole_number(name: str) -> Parser:

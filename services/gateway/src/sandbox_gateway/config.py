@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from sandbox_gateway.domain import NO_FAILURES, Failures
 from sandbox_gateway.gateway import DECLINES_ABOVE_DEFAULT_MINOR, Behaviour
@@ -15,6 +14,8 @@ from servicekit.config import (
     ConfigError,
     ServiceConfig,
     as_text,
+    as_texts,
+    is_http_url,
     read_environment,
     whole_number,
 )
@@ -47,7 +48,7 @@ class Config(ServiceConfig):
             raise self.error("API_KEY", f" has {len(self.api_key)} characters: needed are {allowed}")
         if not self.webhook_secrets or min(map(len, self.webhook_secrets)) < SECRET_LENGTH_MIN:
             raise self.error("WEBHOOK_SECRET", f" is missing or short: needed are {allowed}")
-        if not _is_http_url(self.webhook_url):
+        if not is_http_url(self.webhook_url):
             raise self.error("WEBHOOK_URL", f"={self.webhook_url!r}: allowed is a URL with http:// or https://")
         if not 0 <= self.delay_ms <= DELAY_MAX_MS:
             raise self.error("DELAY_MS", f"={self.delay_ms}: allowed are 0 to {DELAY_MAX_MS}")
@@ -64,14 +65,6 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     return Config(**read_environment(environment, Config.PREFIX, _PARSERS))
 
 
-def _is_http_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _failures(name: str, text: str) -> dict[str, Any]:
     try:
         return {"failures": Failures.parse(text)}
@@ -79,16 +72,12 @@ def _failures(name: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{name}={text!r}: {error}") from error
 
 
-def _secrets(_name: str, text: str) -> dict[str, Any]:
-    return {"webhook_secrets": tuple(text.split(","))}
-
-
 # The gateway has no queue, and no buyers.
 _PARSERS = {
     **{name: COMMON_PARSERS[name] for name in ("DATABASE_URL", "DATABASE_POOL_SIZE", "LISTEN", "LOG_LEVEL")},
     "API_KEY": as_text("api_key"),
     "WEBHOOK_URL": as_text("webhook_url"),
-    "WEBHOOK_SECRET": _secrets,
+    "WEBHOOK_SECRET": as_texts("webhook_secrets"),
     "DELAY_MS": whole_number("delay_ms"),
     "DECLINES_ABOVE_MINOR": whole_number("declines_above_minor"),
     "FAILURES": _failures,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from orders.domain.delay_levels import (
     PAYMENT_WINDOW_LEVEL,
@@ -20,6 +19,7 @@ from servicekit.config import (
     ConfigError,
     ReconcilingConfig,
     as_text,
+    is_http_url,
     read_environment,
     whole_number,
 )
@@ -74,9 +74,9 @@ class Config(ReconcilingConfig):
                     f"={value}: at least {CAPTURE_MAX_MS} is allowed, for which payments may take to capture; an order"
                     " that closes before is charged and refunded",
                 )
-        if not _is_http(self.payments_url):
+        if not is_http_url(self.payments_url):
             raise self.error("PAYMENTS_URL", f"={self.payments_url!r}: allowed is a URL such as http://127.0.0.1:8002")
-        if self.trace_url is not None and not (_is_http(self.trace_url) and TRACE_ID_PLACE in self.trace_url):
+        if self.trace_url is not None and not (is_http_url(self.trace_url) and TRACE_ID_PLACE in self.trace_url):
             raise self.error(
                 "TRACE_URL", f"={self.trace_url!r}: allowed is a URL such as http://127.0.0.1:16686/trace/{{trace_id}}"
             )
@@ -91,14 +91,6 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     if "payment_window_ms" in values and "delay_levels" not in values and values["payment_window_ms"] >= 1:
         values["delay_levels"] = default_delay_levels(values["payment_window_ms"])
     return Config(**values)
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _delay_levels(name: str, text: str) -> dict[str, Any]:

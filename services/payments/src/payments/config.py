@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from typing import ClassVar
 
 from payments.service.gateway import PATIENCE_S
 from payments.service.receive_event import SECRET_MIN_CHARACTERS
@@ -15,6 +14,8 @@ from servicekit.config import (
     SQLITE_PREFIX,
     ReconcilingConfig,
     as_text,
+    as_texts,
+    is_http_url,
     read_environment,
     whole_number,
 )
@@ -46,9 +47,9 @@ class Config(ReconcilingConfig):
     def __post_init__(self) -> None:
         ReconcilingConfig.__post_init__(self)
         self.require_auth_keys()
-        if not _is_http(self.gateway_url):
+        if not is_http_url(self.gateway_url):
             raise self.error("GATEWAY_URL", f"={self.gateway_url!r}: allowed is a URL such as http://127.0.0.1:8003")
-        if not _is_http(self.orders_url):
+        if not is_http_url(self.orders_url):
             raise self.error("ORDERS_URL", f"={self.orders_url!r}: allowed is a URL such as http://127.0.0.1:8001")
         if not (self.gateway_api_key and self.gateway_api_key.isascii() and self.gateway_api_key.isprintable()):
             raise self.error(
@@ -75,24 +76,12 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     return Config(**read_environment(environment, Config.PREFIX, _PARSERS))
 
 
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc)
-
-
-def _secrets(_name: str, text: str) -> dict[str, Any]:
-    return {"webhook_secrets": tuple(secret.strip() for secret in text.split(","))}
-
-
 _PARSERS = {
     **RECONCILING_PARSERS,
     "GATEWAY_URL": as_text("gateway_url"),
     "ORDERS_URL": as_text("orders_url"),
     "GATEWAY_API_KEY": as_text("gateway_api_key"),
-    "WEBHOOK_SECRETS": _secrets,
+    "WEBHOOK_SECRETS": as_texts("webhook_secrets"),
     "GATEWAY_SILENCE_MS": whole_number("gateway_silence_ms"),
     "CHARGE_LATE_MAX_MS": whole_number("charge_late_max_ms"),
 }

@@ -9,7 +9,7 @@ from functools import partial
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.config import ClientConfig, ConsumerConfig, legal_group
-from mqclient.consumer.consume_service import ProcessQueue, TopicConsumeStats
+from mqclient.consumer.consume_service import ProcessQueue
 from mqclient.consumer.engine import ConsumerEngine, ConsumerSpec
 from mqclient.consumer.listener import (
     ConsumeFromWhere,
@@ -29,6 +29,7 @@ from mqclient.lifecycle import Lifecycle, LifecycleEvent, Service, ServiceState
 from mqclient.message import MessageExt, MessageQueue
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
+from mqproto.values import to_message
 from osenv import Clock
 from osenv.clock import timeout
 
@@ -50,7 +51,10 @@ def running_info(instance: ClientInstance, engine: ConsumerEngine, broker_name: 
             for one in engine.assigned.process_queues
             if one.queue.broker_name == broker_name
         ],
-        stats=map(_topic_stats, engine.stats.of_last_minute(instance.clock.monotonic())),
+        stats=[
+            to_message(broker_pb.TopicConsumeStats, one)
+            for one in engine.stats.of_last_minute(instance.clock.monotonic())
+        ],
     )
 
 
@@ -78,18 +82,6 @@ def _queue_info(process_queue: ProcessQueue, *, locked: bool) -> broker_pb.Proce
         locked=locked,
         last_pull_timestamp_ms=process_queue.last_pull_ms,
         last_consume_timestamp_ms=process_queue.last_consume_ms,
-    )
-
-
-def _topic_stats(stats: TopicConsumeStats) -> broker_pb.TopicConsumeStats:
-    return broker_pb.TopicConsumeStats(
-        topic=stats.topic,
-        pull_rt_ms=stats.pull_rt_ms,
-        pull_tps=stats.pull_tps,
-        consume_rt_ms=stats.consume_rt_ms,
-        consume_ok_tps=stats.consume_ok_tps,
-        consume_failed_tps=stats.consume_failed_tps,
-        consume_failed_messages=stats.consume_failed_messages,
     )
 
 
