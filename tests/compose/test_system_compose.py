@@ -39,7 +39,7 @@ for name in sys.argv[1:]:
             importlib.import_module(module.name)
 """
 MODULES = {
-    "queue": ["mq_namesrv", "mq_broker", "mqadmin", "mqproto", "mqfilter", "telemetry"],
+    "queue": ["mq_namesrv", "mq_broker", "mqadmin", "mqproto", "mqremoting", "mqfilter", "telemetry"],
     "shop": ["orders", "payments", "sandbox_gateway", "servicekit", "mqclient", "telemetry"],
 }
 

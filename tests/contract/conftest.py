@@ -1,6 +1,7 @@
-"""Each module of contract tests runs in two worlds: an embedded broker whose clock the test moves, and processes.
+"""Each module of contract tests runs in three worlds: an embedded broker whose clock the test moves, and processes that
+are reached by gRPC and by frames.
 
-In both, every delay level but level 16 is one second, and open transactions are checked after half a second.
+In all of them, every delay level but level 16 is one second, and open transactions are checked after half a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ CHECK_INTERVAL_MS, CHECK_IMMUNITY_MS, CHECKS_MAX = 200, 500, 15
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["memory", pytest.param("processes", marks=pytest.mark.processes)]
+    scope="module",
+    loop_scope="module",
+    params=["memory", *(pytest.param(wire, marks=pytest.mark.processes) for wire in ("grpc", "frames"))],
 )
 async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     if request.param == "memory":
@@ -36,7 +39,7 @@ async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     }
     folder = tmp_path_factory.mktemp("contract")
     async with Cluster(folder, orders=False, delay_levels=DELAY_LEVELS, broker_settings=settings) as cluster:
-        yield ProcessWorld(cluster)
+        yield ProcessWorld(cluster, cluster.frames_url if request.param == "frames" else cluster.url)
         stopped = await cluster.stop()
         assert (stopped.killed, stopped.failed, stopped.leftover) == ((), (), ())
 

@@ -71,9 +71,9 @@ class MemoryWorld:
 class ProcessWorld:
     """A name server and a broker on the loopback interface."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, url: str) -> None:
         (broker,) = cluster.brokers
-        self.url, self.clock = cluster.url, RealClock()
+        self.url, self.clock = url, RealClock()
         self.kill, self.start = broker.kill, broker.start
 
     async def until(self, condition: Callable[[], object], what: str, seconds: float = TIMEOUT_S) -> None:

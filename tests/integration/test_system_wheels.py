@@ -142,7 +142,9 @@ def test_the_broker_comes_without_the_shop(
     broker = Installed(tmp_path, wheels, "hourglass-mq-broker")
     packages = broker.packages()
     ours = {name for name in packages if name.startswith("hourglass-")}
-    assert ours == {f"hourglass-{name}" for name in ("mq-broker", "mqfilter", "mqproto", "osenv", "telemetry")}
+    assert ours == {
+        f"hourglass-{name}" for name in ("mq-broker", "mqfilter", "mqproto", "mqremoting", "osenv", "telemetry")
+    }
     assert packages.isdisjoint({"fastapi", "sqlalchemy", "httpx", "pydantic", "rich", "typer"})
     record_property("figure", f"broker alone: {len(packages)} packages, {broker.mib():.1f} MiB")
     assert (

@@ -9,12 +9,13 @@ import asyncio
 import gc
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from mqclient import (
     Admin,
@@ -30,7 +31,13 @@ from osenv import until
 
 LIMIT_S = 20  # only a hang takes so long
 SHUTDOWN_S = 0.5
-SERVER = ("AioServer", "testing/loopback")
+SERVER = ("AioServer", "frames_service", "testing/loopback")
+
+
+@pytest_asyncio.fixture(params=["grpc", "frames"])
+async def loopback(request: pytest.FixtureRequest) -> AsyncIterator[Loopback]:
+    async with loopback_server(by_frames=request.param == "frames") as loopback:
+        yield loopback
 
 
 def tasks_of_the_client() -> set[asyncio.Task[Any]]:
@@ -75,74 +82,71 @@ def consumer_of(url: str) -> PushConsumer:
     return consumer
 
 
-async def test_a_producer_leaves_a_broker_that_has_fallen_silent() -> None:
-    async with loopback_server() as loopback:
+async def test_a_producer_leaves_a_broker_that_has_fallen_silent(loopback: Loopback) -> None:
 
-        async def live() -> None:
-            producer = Producer("shop", loopback.url)
-            await producer.start()
-            await producer.send(Message("orders", b"x"))
-            fall_silent(loopback)
-            sends = [asyncio.create_task(producer.send(Message("orders", b"y"), timeout=60.0)) for _ in range(5)]
-            await until(lambda: len(loopback.broker.frames) > 1)
-            await producer.shutdown(timeout_s=SHUTDOWN_S)
-            await assert_reported(sends)
+    async def live() -> None:
+        producer = Producer("shop", loopback.url)
+        await producer.start()
+        await producer.send(Message("orders", b"x"))
+        fall_silent(loopback)
+        sends = [asyncio.create_task(producer.send(Message("orders", b"y"), timeout=60.0)) for _ in range(5)]
+        await until(lambda: len(loopback.broker.frames) > 1)
+        await producer.shutdown(timeout_s=SHUTDOWN_S)
+        await assert_reported(sends)
 
-        await leaves_nothing(port_of(loopback), live)
-
-
-async def test_a_producer_leaves_name_servers_that_were_silent_from_the_start() -> None:
-    async with loopback_server() as loopback:
-
-        async def live() -> None:
-            fall_silent(loopback)
-            producer = Producer("shop", loopback.url)
-            await producer.start()
-            send = asyncio.create_task(producer.send(Message("orders", b"y"), timeout=60.0))
-            await asyncio.sleep(0)
-            await producer.shutdown(timeout_s=SHUTDOWN_S)
-            await assert_reported([send])
-
-        await leaves_nothing(port_of(loopback), live)
+    await leaves_nothing(port_of(loopback), live)
 
 
-async def test_a_consumer_leaves_a_broker_that_has_fallen_silent() -> None:
-    async with loopback_server() as loopback:
+async def test_a_producer_leaves_name_servers_that_were_silent_from_the_start(loopback: Loopback) -> None:
 
-        async def live() -> None:
-            consumer = consumer_of(loopback.url)
-            await consumer.start()
-            loopback.broker.put("orders", 0, b"x")
-            fall_silent(loopback)
-            await consumer.shutdown(timeout_s=SHUTDOWN_S)
+    async def live() -> None:
+        fall_silent(loopback)
+        producer = Producer("shop", loopback.url)
+        await producer.start()
+        send = asyncio.create_task(producer.send(Message("orders", b"y"), timeout=60.0))
+        await asyncio.sleep(0)
+        await producer.shutdown(timeout_s=SHUTDOWN_S)
+        await assert_reported([send])
 
-        await leaves_nothing(port_of(loopback), live)
-
-
-async def test_an_admin_leaves_while_its_call_is_not_answered() -> None:
-    async with loopback_server() as loopback:
-
-        async def live() -> None:
-            admin = Admin(loopback.url)
-            await admin.start()
-            await admin.topic_list()
-            fall_silent(loopback)
-            call = asyncio.create_task(admin.topic_list())
-            await asyncio.sleep(0)
-            await admin.shutdown(timeout_s=SHUTDOWN_S)
-            await assert_reported([call])
-
-        await leaves_nothing(port_of(loopback), live)
+    await leaves_nothing(port_of(loopback), live)
 
 
+async def test_a_consumer_leaves_a_broker_that_has_fallen_silent(loopback: Loopback) -> None:
+
+    async def live() -> None:
+        consumer = consumer_of(loopback.url)
+        await consumer.start()
+        loopback.broker.put("orders", 0, b"x")
+        fall_silent(loopback)
+        await consumer.shutdown(timeout_s=SHUTDOWN_S)
+
+    await leaves_nothing(port_of(loopback), live)
+
+
+async def test_an_admin_leaves_while_its_call_is_not_answered(loopback: Loopback) -> None:
+
+    async def live() -> None:
+        admin = Admin(loopback.url)
+        await admin.start()
+        await admin.topic_list()
+        fall_silent(loopback)
+        call = asyncio.create_task(admin.topic_list())
+        await asyncio.sleep(0)
+        await admin.shutdown(timeout_s=SHUTDOWN_S)
+        await assert_reported([call])
+
+    await leaves_nothing(port_of(loopback), live)
+
+
+@pytest.mark.parametrize("scheme", ["mq", "mq+frames"])
 @pytest.mark.parametrize("kind", ["producer", "consumer", "admin"])
-async def test_a_port_that_takes_connections_and_never_speaks_is_left(kind: str) -> None:
+async def test_a_port_that_takes_connections_and_never_speaks_is_left(kind: str, scheme: str) -> None:
     """What a process looks like that was stopped by SIGSTOP: the kernel still accepts for it."""
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
 
         async def live() -> None:
-            url = f"mq://127.0.0.1:{port}"
+            url = f"{scheme}://127.0.0.1:{port}"
             made: Any = {"producer": Producer("shop", url), "consumer": consumer_of(url), "admin": Admin(url)}[kind]
             await made.start()
             await made.shutdown(timeout_s=SHUTDOWN_S)

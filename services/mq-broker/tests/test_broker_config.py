@@ -250,6 +250,8 @@ ONLY_AT_START = {
     "bindAddress": "10.0.0.1",
     "listenPort": "1",
     "advertisedPort": "1",
+    "framesListenPort": "1",
+    "advertisedFramesPort": "1",
     "advertisedAddressCheck": "OFF",
     "storePathRootDir": "x",
     "storePathCommitLog": "x/commitlog",

@@ -18,8 +18,9 @@ from osenv import SeededRng, SimClock, SimDisk
 @pytest.mark.parametrize("limit", [DESCRIPTORS_MIN, 1_024, 20_000, 1_048_576])
 def test_the_shares_of_all_never_exceed_the_limit(limit: int) -> None:
     budget = DescriptorBudget.of(limit)
-    assert budget.connections + budget.slave_connections + budget.open_files == limit - KEPT_DESCRIPTORS
-    assert budget.connections >= budget.open_files >= 32
+    connections = budget.connections + budget.frames_connections
+    assert connections + budget.slave_connections + budget.open_files == limit - KEPT_DESCRIPTORS
+    assert connections >= budget.open_files >= 32
     assert budget.open_files <= OPEN_FILES_MAX
 
 

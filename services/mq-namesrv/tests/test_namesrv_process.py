@@ -24,7 +24,8 @@ def test_process_serves_and_stops_within_5_seconds_with_exit_code_0(number: sign
         try:
             assert process.stderr is not None
             line = json.loads(process.stderr.readline())
-            assert line["event"] == f"the name server listens on {line['address']}"
+            where = f"{line['address']}, for frames on {line['frames_address']}"
+            assert line["event"] == f"the name server listens on {where}"
             with grpc.insecure_channel(line["address"]) as channel:
                 health = health_pb2_grpc.HealthStub(channel)
                 request = health_pb2.HealthCheckRequest(service="hourglass.mq.v1.NameService")

@@ -29,7 +29,7 @@ from hourglass_local.cluster_shop import (
     payment_window_ms,
 )
 from hourglass_local.http_client import AccessTokens
-from hourglass_local.ports import LOOPBACK, ClusterPorts, addresses, check_free
+from hourglass_local.ports import LOOPBACK, ClusterPorts, addresses, check_free, free_ports
 from hourglass_local.process import (
     Check,
     ManagedProcess,
@@ -125,6 +125,7 @@ class Cluster:
         self.commit_log_file_bytes = commit_log_file_bytes
         self.payment_window_ms = payment_window_ms(delay_levels)
         self.name_server_addresses = addresses(self._ports.name_servers)
+        self._frames_addresses = addresses(free_ports(name_servers))
         self.broker_addresses = addresses(self._ports.brokers)
         self.slave_addresses = addresses(self._ports.slaves)
         self._broker_settings = {
@@ -154,6 +155,11 @@ class Cluster:
     def url(self) -> str:
         """For mqclient."""
         return "mq://" + ";".join(self.name_server_addresses)
+
+    @property
+    def frames_url(self) -> str:
+        """For mqclient, by RocketMQ's frames."""
+        return "mq+frames://" + ";".join(self._frames_addresses)
 
     @property
     def orders(self) -> ManagedProcess:
@@ -285,7 +291,8 @@ class Cluster:
         async def ready() -> bool:
             return await grpc_serving(address)
 
-        return self._process(f"name-server{suffix}", "mq_namesrv", [f"listenPort={_port(address)}"], ready)
+        arguments = [f"listenPort={_port(address)}", f"framesListenPort={_port(self._frames_addresses[number])}"]
+        return self._process(f"name-server{suffix}", "mq_namesrv", arguments, ready)
 
     def _master(self, number: int, role: str | None) -> ManagedProcess:
         settings = ANY_REPLICATION_PORT if role is None else {"brokerRole": role} | self._replication_settings(number)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
 
+from google.protobuf.message import Message
+
 from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
 from mqclient.config import ClientConfig
@@ -37,6 +39,7 @@ MASTER_ID = 0
 
 NAMED_MAX = 5  # brokers in an error's sentence
 TOPICS_PER_PAGE = 10_000  # of a list of them; 1.3 MB with the longest names
+IN_IDS_MAX = 4_096  # brokers of which it is remembered how ids name them
 OPINION_PAUSE_S = 1.0  # for which the other name servers are not asked the same question again
 SILENT_PAUSE_S = 10.0  # for which a name server that has not answered is not asked for its opinion
 
@@ -157,6 +160,7 @@ class NameServers:
         self._channels: dict[str, Channel] = {}
         self._epochs: dict[str, Epoch] = {}  # of each broker name's masters, in the answer that counted last
         self._asked_everywhere: dict[str, float] = {}  # questions, and when (monotonic)
+        self._in_ids: dict[str, str] = {}  # addresses of brokers here -> in ids by position
         self._silent: dict[str, float] = {}  # name servers that have not answered, and when (monotonic)
         if transport.name_servers:
             self._use(transport.name_servers)
@@ -206,10 +210,9 @@ class NameServers:
         if route is not None and route.queues:
             return route
         for address in self._addresses:
-            channel, seconds = self._channel(address), self._config.name_server_timeout_s
             try:
-                response = await channel.unary(QUERY_ROUTE, name_pb.QueryRouteRequest(topic=topic), seconds)
-                brokers = (await channel.unary(LIST_CLUSTERS, name_pb.ListClustersRequest(), seconds)).brokers
+                response = await self._call(address, QUERY_ROUTE, name_pb.QueryRouteRequest(topic=topic))
+                brokers = (await self._call(address, LIST_CLUSTERS, name_pb.ListClustersRequest())).brokers
             except MQClientError as error:
                 raise NoRouteError(
                     f"whether topic {topic!r} exists is unknown: no answer of {address}: {error}"
@@ -348,7 +351,7 @@ class NameServers:
     ) -> _Answer[ResponseT] | str:
         """Its answer, or why there is none. Raises RejectedError."""
         try:
-            response = await self._channel(address).unary(method, request, self._config.name_server_timeout_s)
+            response = await self._call(address, method, request)
         except RejectedError:
             raise
         except MQClientError as error:
@@ -357,6 +360,22 @@ class NameServers:
             return str(error)
         self._silent.pop(address, None)
         return _Answer(address, response)
+
+    async def _call(self, address: str, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """Its answer, with the brokers at the addresses at which this transport reaches them."""
+        response = await self._channel(address).unary(method, request, self._config.name_server_timeout_s)
+        if self._transport.uses_frames:
+            for broker in _brokers(response):
+                for broker_id, frames_address in broker.frames_addresses.items():
+                    if len(self._in_ids) >= IN_IDS_MAX:
+                        self._in_ids.clear()
+                    self._in_ids[frames_address] = broker.addresses[broker_id]
+                    broker.addresses[broker_id] = frames_address
+        return response
+
+    def address_in_ids(self, address: str) -> str:
+        """What ids by position name instead of the address at which this transport reaches a broker (mechanism M8)."""
+        return self._in_ids.get(address, address)
 
     def _may_ask_everywhere(self, question: str) -> bool:
         """Whether the pause of this question is over; then it begins anew."""
@@ -397,6 +416,13 @@ class NameServers:
         if channel is None:
             channel = self._channels[address] = self._transport.open_channel(address)
         return channel
+
+
+def _brokers(response: Message) -> Brokers:
+    """The brokers that an answer names."""
+    if isinstance(response, name_pb.QueryRouteResponse):
+        return response.route.brokers
+    return response.brokers if isinstance(response, name_pb.ListClustersResponse) else ()
 
 
 def _epoch(broker: name_pb.BrokerData) -> Epoch:

@@ -155,6 +155,11 @@ class Connection(asyncio.Protocol):
         """A request or stream begins."""
         self._liveness.used()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether new requests and streams can be sent here."""
+        return self.error is None and self._transport is not None and not (self._drains or self._peer_drains)
+
     def check_usable(self) -> None:
         """Raise NotSentError when no new request or stream can be sent here."""
         if self.error is not None:

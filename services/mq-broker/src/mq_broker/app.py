@@ -7,7 +7,7 @@ import contextlib
 import enum
 import logging
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +38,10 @@ from mq_broker.store.errors import StoreError
 from mq_broker.telemetry import BrokerMetrics, broker_spans
 from mqproto.conf import config_pairs
 from mqproto.config_source import ConfigSource, ReloadableConfig, Started
+from mqproto.frames_service import SERVER_CONFIG, FramesService
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
+from mqremoting import Server
 from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
 from osenv.network import break_connections
 from osenv.pooled_files import raise_open_files_limit
@@ -134,7 +136,11 @@ class BrokerProcess:
     descriptors: DescriptorBudget
     spans: Spans = NO_SPANS
     port: int | None = None
+    frames_port: int | None = None
     ha_port: int | None = None
+
+
+Listen = Callable[[str, int], Awaitable[int]]
 
 
 async def run_until_stopped(process: BrokerProcess, stop: asyncio.Task[Any]) -> ExitReason:
@@ -170,9 +176,14 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
     server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
     ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
-    process.port = await _listen(process, server, process.port, Address(config.bind_address, config.listen_port))
-    ha_wanted = Address(config.bind_address, config.ha_listen_port)
-    process.ha_port = await _listen(process, ha_server, process.ha_port, ha_wanted)
+    frames = FramesService()
+    frames_server = Server(frames, SERVER_CONFIG, process.clock, connections_max=budget.frames_connections)
+    host = config.bind_address
+    process.port = await _listen(process, add_port(server), process.port, Address(host, config.listen_port))
+    process.ha_port = await _listen(process, add_port(ha_server), process.ha_port, Address(host, config.ha_listen_port))
+    wanted = Address(host, config.frames_listen_port)
+    process.frames_port = await _listen(process, frames_server.listen, process.frames_port, wanted)
+    parts.push_async_callback(frames_server.close)
     broker = await _open_broker(process)
     parts.push_async_callback(broker.close)
     parts.enter_context(process.metrics.showing(broker))
@@ -182,7 +193,8 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     registration = _registration(process, broker)
     broker.route_notices.announce = registration.announce
     in_force = _configuration(process, broker, registration)
-    health_service = await _serve_clients(parts, process, server, _add_services(server, broker, registration, in_force))
+    streams = _add_services(server, frames, broker, registration, in_force)
+    health_service = await _serve_clients(parts, process, server, frames_server, streams)
 
     if not config.name_servers:
         log.warning(
@@ -194,11 +206,11 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
     telling = await parts.enter_async_context(_job(watch_health(health_service, broker.store, process.clock), "health"))
     log.info(
-        "broker %s, %s in epoch %s, listens on %s:%d, for slaves on port %d",
-        config.broker_name, broker.replication.role.name, broker.replication.epoch, config.bind_address, process.port,
-        process.ha_port,
+        "broker %s, %s in epoch %s, listens on %s:%d, for frames on port %d, for slaves on port %d",
+        config.broker_name, broker.replication.role.name, broker.replication.epoch, host, process.port,
+        process.frames_port, process.ha_port,
         extra={
-            "address": f"{config.bind_address}:{process.port}", "ha_port": process.ha_port,
+            "address": f"{host}:{process.port}", "frames_port": process.frames_port, "ha_port": process.ha_port,
             "role": broker.replication.role.name, "epoch": str(broker.replication.epoch),
         },
     )  # fmt: skip
@@ -223,6 +235,7 @@ def _registration(process: BrokerProcess, broker: Broker) -> Registration:
             replication.accepted,
             replication.refused,
         ),
+        str(config.frames_advertised(process.frames_port or 0)),
     )
 
 
@@ -248,18 +261,24 @@ async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.
 
 
 def _add_services(
-    server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ReloadableConfig[BrokerConfig]
+    server: grpc.aio.Server,
+    frames: FramesService,
+    broker: Broker,
+    registration: Registration,
+    in_force: ReloadableConfig[BrokerConfig],
 ) -> OpenStreams:
-    """Add the services for clients and operators; returns the streams of the clients."""
+    """Add the services for clients and operators, the same by gRPC and by frames; returns the clients' streams."""
     broker_service = BrokerService(broker, asyncio.Event())
     admin_service = AdminService(broker, registration, lambda: config_pairs(in_force.config))
     broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker_service, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin_service, server)
+    for descriptor, servicer in zip(SERVICES, (broker_service, admin_service), strict=True):
+        frames.add(descriptor, servicer)
     return broker_service.streams
 
 
 async def _serve_clients(
-    parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, streams: OpenStreams
+    parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, frames: Server, streams: OpenStreams
 ) -> health.aio.HealthServicer:
     """Listen for clients; health still says NOT_SERVING."""
     health_service, self_check = health.aio.HealthServicer(), SelfCheck(SystemRng())
@@ -267,25 +286,36 @@ async def _serve_clients(
     await set_all_not_serving(health_service)
     await self_check.leave_mark(health_service)
     await server.start()
-    parts.push_async_callback(_stop_serving, server, streams, process.clock)
+    parts.push_async_callback(_stop_serving, server, frames, streams, process.clock)
     parts.push_async_callback(health_service.enter_graceful_shutdown)
     await _check_address(self_check, process)
     return health_service
 
 
-async def _stop_serving(server: grpc.aio.Server, streams: OpenStreams, clock: Clock) -> None:
+async def _stop_serving(server: grpc.aio.Server, frames: Server, streams: OpenStreams, clock: Clock) -> None:
     deadline = clock.monotonic() + STOP_GRACE_S
     await streams.end(clock, STOP_GRACE_S)
-    await server.stop(max(0.0, deadline - clock.monotonic()))
+    left_s = max(0.0, deadline - clock.monotonic())
+    await asyncio.gather(server.stop(left_s), frames.drain(left_s))
 
 
-async def _listen(process: BrokerProcess, server: grpc.aio.Server, had: int | None, wanted: Address) -> int:
+def add_port(server: grpc.aio.Server) -> Listen:
+    """How a gRPC server listens at an address."""
+
+    async def listen(host: str, port: int) -> int:
+        return server.add_insecure_port(str(Address(host, port)))
+
+    return listen
+
+
+async def _listen(process: BrokerProcess, listen: Listen, had: int | None, wanted: Address) -> int:
     """The port that is listened on; one that an earlier life `had` is waited for. Raises StartError."""
     address = wanted if had is None else Address(wanted.host, had)
+    problem: Exception
     for _ in range(PORT_TRIES if had else 1):
         try:
-            return server.add_insecure_port(str(address))
-        except RuntimeError as error:
+            return await listen(*address)
+        except (RuntimeError, OSError) as error:
             problem = error
         if had:
             await process.clock.sleep(PORT_TRY_S)

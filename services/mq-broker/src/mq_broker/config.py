@@ -182,8 +182,10 @@ class BrokerConfig:
     percent.
 
     A broker listens on bindAddress:listenPort and is reached at brokerIP1:advertisedPort; an advertisedPort of 0 is the
-    listenPort, a listenPort of 0 any free one. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
-    brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
+    listenPort, a listenPort of 0 any free one. framesListenPort and advertisedFramesPort are the same for RocketMQ's
+    frames. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
+    brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort,
+    framesListenPort, advertisedFramesPort, advertisedAddressCheck,
     unconsumedDeleteGuard, topicCountMax, subscriptionGroupCountMax, autoCreatedTopicsPerClient,
     autoCreatedGroupsPerClient, responseMemoryBytesMax, diskFreeBytesEnough and logLevel are Hourglass's own keys.
     Values marked `reloadable` may change while the broker runs.
@@ -200,7 +202,9 @@ class BrokerConfig:
     broker_ip2: str = key("brokerIP2", default="", important=True)
     bind_address: str = "127.0.0.1"
     listen_port: int = key(default=10_911, important=True)
+    frames_listen_port: int = 0
     advertised_port: int = 0
+    advertised_frames_port: int = 0
     advertised_address_check: AddressCheck = AddressCheck.WARN
     namesrv_addr: str = key(default="", important=True, reloadable=True)
     store_path_root_dir: str = key(default="store", important=True)
@@ -268,6 +272,8 @@ class BrokerConfig:
     def _check_ranges(self) -> None:
         self._check_range("listenPort", self.listen_port, 0, 65_535)
         self._check_range("advertisedPort", self.advertised_port, 0, 65_535)
+        self._check_range("framesListenPort", self.frames_listen_port, 0, 65_535)
+        self._check_range("advertisedFramesPort", self.advertised_frames_port, 0, 65_535)
         self._check_range("flushIntervalCommitLog", self.flush_interval_commit_log, 1, 10_000)
         self._check_range("defaultTopicQueueNums", self.default_topic_queue_nums, 1, QUEUE_COUNT_MAX)
         self._check_counts()
@@ -361,6 +367,10 @@ class BrokerConfig:
     def advertised(self, port: int) -> Address:
         """Where clients reach the broker that listens on `port`."""
         return Address(self.broker_ip, self.advertised_port or port)
+
+    def frames_advertised(self, frames_port: int) -> Address:
+        """Where clients reach the broker that takes frames on `frames_port`."""
+        return Address(self.broker_ip, self.advertised_frames_port or frames_port)
 
     def ha_advertised(self, ha_port: int) -> Address:
         """Where slaves reach the broker that listens for them on `ha_port`."""

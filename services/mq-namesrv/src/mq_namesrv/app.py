@@ -19,8 +19,10 @@ from mq_namesrv.core.registration import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNEC
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.config_source import ReloadableConfig, Started
+from mqproto.frames_service import SERVER_CONFIG, FramesService
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
+from mqremoting import Server
 from osenv import Clock, RealClock
 from osenv.pooled_files import raise_open_files_limit
 from osenv.process import reload_event, stop_event
@@ -54,7 +56,9 @@ class NameServer:
         *,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """`meter` is the process's own by default; one connection more than `connections_max` is closed at once."""
+        """`meter` is the process's own by default; one connection more than `connections_max`,
+        which holds for gRPC and for frames each, is closed at once.
+        """
         self._config = config
         self._clock = clock
         self._table = RouteTable(started=clock.monotonic())
@@ -66,6 +70,10 @@ class NameServer:
             interceptors=call_interceptors([SERVICE_DESCRIPTOR]),
             maximum_concurrent_rpcs=CALLS_MAX,
         )
+        self._frames = FramesService(CALLS_MAX)
+        self._frames_server = Server(self._frames, SERVER_CONFIG, clock, connections_max=connections_max)
+        self.frames_address = Address(config.bind_address, config.frames_listen_port)
+        """Where it takes frames; with the actual port once it is started."""
 
     async def start(self) -> Address:
         """Serve, and return the address with its actual port. Raises StartError."""
@@ -77,9 +85,13 @@ class NameServer:
         try:
             port = self._server.add_insecure_port(str(wanted))
         except RuntimeError as error:
-            raise StartError(
-                f"cannot listen on {wanted}: the port is in use, or the address is not one of this machine"
-            ) from error
+            raise _cannot_listen(wanted) from error
+        self._frames.add(SERVICE_DESCRIPTOR, self._servicer)
+        host, frames_port = self.frames_address
+        try:
+            self.frames_address = Address(host, await self._frames_server.listen(host, frames_port))
+        except OSError as error:
+            raise _cannot_listen(self.frames_address) from error
         await self._server.start()
         for service in ("", SERVICE_NAME):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -109,7 +121,11 @@ class NameServer:
         """Stop serving, within a little more than the grace time."""
         await self._health.enter_graceful_shutdown()
         self._servicer.stop()
-        await self._server.stop(STOP_GRACE_SECONDS)
+        await asyncio.gather(self._server.stop(STOP_GRACE_SECONDS), self._frames_server.drain(STOP_GRACE_SECONDS))
+
+
+def _cannot_listen(wanted: Address) -> StartError:
+    return StartError(f"cannot listen on {wanted}: the port is in use, or the address is not one of this machine")
 
 
 async def serve(started: Started[NamesrvConfig]) -> int:
@@ -120,15 +136,20 @@ async def serve(started: Started[NamesrvConfig]) -> int:
     stop_asked, reload_asked = stop_event(), reload_event()
     if started.warning:
         log.warning("%s", started.warning)
-    descriptors = raise_open_files_limit(CONNECTIONS_MAX + KEPT_DESCRIPTORS)
-    connections_max = max(1, min(CONNECTIONS_MAX, descriptors - KEPT_DESCRIPTORS))
+    descriptors = raise_open_files_limit(2 * CONNECTIONS_MAX + KEPT_DESCRIPTORS)
+    connections_max = max(1, min(CONNECTIONS_MAX, (descriptors - KEPT_DESCRIPTORS) // 2))
     server = NameServer(started.config, RealClock(), connections_max=connections_max)
     try:
         address = await server.start()
     except StartError as error:
         print(f"{SERVICE}: {error}", file=sys.stderr)
         return 1
-    log.info("the name server listens on %s", address, extra={"address": str(address)})
+    log.info(
+        "the name server listens on %s, for frames on %s",
+        address,
+        server.frames_address,
+        extra={"address": str(address), "frames_address": str(server.frames_address)},
+    )
 
     def apply(config: NamesrvConfig) -> None:
         server.reconfigure(config)

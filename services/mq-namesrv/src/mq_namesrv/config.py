@@ -40,12 +40,14 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NamesrvConfig:
-    """Times are in milliseconds, as in RocketMQ's files. brokerExpireTimeout, which is a constant in RocketMQ, and
-    logLevel are Hourglass's own keys. Values marked `reloadable` may change while the name server runs.
+    """Times are in milliseconds, as in RocketMQ's files. brokerExpireTimeout, which is a constant in RocketMQ,
+    framesListenPort and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the name server
+    runs.
     """
 
     bind_address: str = key(default="127.0.0.1", important=True)
     listen_port: int = key(default=9876, important=True)  # 0: any free port, named in the log
+    frames_listen_port: int = 0  # of RocketMQ's frames; 0 as above
     # mechanism N3
     scan_not_active_broker_interval_ms: int = key("scanNotActiveBrokerInterval", default=10_000, reloadable=True)
     broker_expire_timeout_ms: int = key("brokerExpireTimeout", default=120_000, reloadable=True)  # mechanism N3
@@ -54,8 +56,11 @@ class NamesrvConfig:
     def __post_init__(self) -> None:
         if not is_host(self.bind_address):
             raise ConfigError(f"bindAddress={self.bind_address!r} is neither an IPv4 address nor a host name")
-        if not 0 <= self.listen_port <= 65_535:
-            raise ConfigError(f"listenPort={self.listen_port}: allowed are 1 to 65535, and 0 for any free port")
+        for name, port in (("listenPort", self.listen_port), ("framesListenPort", self.frames_listen_port)):
+            if not 0 <= port <= 65_535:
+                raise ConfigError(f"{name}={port}: allowed are 1 to 65535, and 0 for any free port")
+        if self.listen_port and self.listen_port == self.frames_listen_port:
+            raise ConfigError(f"framesListenPort={self.frames_listen_port} is the listenPort; frames need another port")
         if self.scan_not_active_broker_interval_ms < 1:
             raise ConfigError(
                 f"scanNotActiveBrokerInterval={self.scan_not_active_broker_interval_ms}: at least 1 ms is needed"

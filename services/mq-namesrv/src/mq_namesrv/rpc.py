@@ -47,12 +47,13 @@ REQUEST_LIMITS = FieldLimits(
         "ListTopicsRequest.after": NAME_CHARACTERS_MAX,
         "QueryRouteRequest.topic": NAME_CHARACTERS_MAX,
         "RegisterBrokerRequest.deleted_topics": TOPICS_PER_STEP,
+        "RegisterBrokerRequest.frames_address": TEXT_CHARACTERS_MAX,
         "RegisterBrokerRequest.ha_address": TEXT_CHARACTERS_MAX,
         "RegisterBrokerRequest.topics": TOPIC_COUNT_MAX,  # more of them are left out one by one, in steps
         "TopicConfig.topic": NAME_CHARACTERS_MAX,  # checked by name when its turn comes
     }
 )
-_CHECKED_FIELDS = ("broker", "ha_address", "deleted_topics")
+_CHECKED_FIELDS = ("broker", "ha_address", "frames_address", "deleted_topics")
 
 
 class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
@@ -207,7 +208,13 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         epoch = Epoch(request.epoch.term, request.epoch.start)
         topics = announced.topics()
         registration = Registration(
-            identity, request.ha_address, topics, request.data_version, epoch, is_restored=request.restored
+            identity,
+            request.ha_address,
+            topics,
+            request.data_version,
+            epoch,
+            is_restored=request.restored,
+            frames_address=request.frames_address,
         )
         response = self._register(registration, session)
         response.takes_parts = True
@@ -311,6 +318,7 @@ def _broker_data_to_proto(data: BrokerData) -> name_service_pb2.BrokerData:
         cluster_name=data.cluster_name,
         broker_name=data.broker_name,
         addresses=data.addresses,
+        frames_addresses=data.frames_addresses,
         master_epoch=None if data.master_epoch == NO_EPOCH else _epoch_to_proto(data.master_epoch),
     )
 

@@ -87,6 +87,7 @@ class Sender:
         self._group = group
         self._instance = instance
         self._routes = instance.routes
+        self._in_ids = instance.name_servers.address_in_ids
         self._clock = instance.clock
         self._config = config
         self._is_running = is_running
@@ -190,11 +191,11 @@ class Sender:
             deadline = min(deadline, self._clock.monotonic() + self._try_timeout_s)
         if not self._is_watched:
             pending = outgoing.pending(queue, stream.sequences, deadline, terms)
-            return outgoing.result(pending, await stream.submit(pending), stream.address)
+            return outgoing.result(pending, await stream.submit(pending), self._in_ids(stream.address))
         watch = self._watch(outgoing, mode, queue, stream.address)
         try:
             pending = outgoing.pending(queue, stream.sequences, deadline, terms)
-            result = outgoing.result(pending, await stream.submit(pending), stream.address)
+            result = outgoing.result(pending, await stream.submit(pending), self._in_ids(stream.address))
         except (MQClientError, asyncio.CancelledError) as error:
             watch.ended(error=error)
             raise

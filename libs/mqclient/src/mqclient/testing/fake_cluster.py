@@ -143,6 +143,7 @@ class FakeTransport:
         self.rng: Rng = SeededRng(next(cluster.seeds))
         self.local_ip = "10.0.0.1"
         self.name_server_source = cluster.name_server_source
+        self.uses_frames = False
         self.name_servers = () if cluster.name_server_source else tuple(cluster.name_servers)
         self._cluster = cluster
 

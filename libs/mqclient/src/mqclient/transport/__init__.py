@@ -1,7 +1,7 @@
 """Transports: channels to an address, and their environment (time, random numbers, the own address).
 
-A transport is chosen by the scheme of the URL, through the entry-point group `mqclient.transports`; only its own module
-knows how it works.
+A transport is chosen by the scheme of the URL: those of this package are in a table here, those of other packages in
+the entry-point group `mqclient.transports`. Only its own module knows how a transport works.
 
 Every method raises only errors of `mqclient.errors`. For a request that certainly never left that is
 BrokerUnreachableError; where it may have left, ConnectionLostError or RequestTimeoutError; for one that the other side
@@ -21,6 +21,14 @@ from mqclient.errors import IllegalArgumentError, UnknownTransportError
 from osenv import Clock, Rng
 
 ENTRY_POINT_GROUP = "mqclient.transports"
+_NAME_SERVICE = "/hourglass.mq.v1.NameService/"
+_OWN = {
+    "mq": "mqclient.transport.network:open_transport",
+    "mq+http": "mqclient.transport.network:open_transport_by_http",
+    "mq+dns": "mqclient.transport.network:open_transport_by_dns",
+    "mq+frames": "mqclient.transport.network:open_frames_transport",
+    "fake": "mqclient.testing:open_transport",
+}
 
 RequestT = TypeVar("RequestT", bound=ProtobufMessage)
 ResponseT = TypeVar("ResponseT", bound=ProtobufMessage)
@@ -35,6 +43,11 @@ class Method(Generic[RequestT, ResponseT]):
     path: str
     request_type: type[RequestT]
     response_type: type[ResponseT]
+
+    @property
+    def is_name_servers(self) -> bool:
+        """Whether name servers have it, and not brokers."""
+        return self.path.startswith(_NAME_SERVICE)
 
 
 class Stream(Protocol[RequestT_contra, ResponseT_co]):
@@ -79,7 +92,8 @@ class NameServerSource(Protocol):
 class Transport(Protocol):
     """The door to the network, and its environment.
 
-    The addresses of the name servers are either fixed, in `name_servers`, or looked up in `name_server_source`.
+    The addresses of the name servers are either fixed, in `name_servers`, or looked up in `name_server_source`. Of a
+    broker's two addresses, channels that take frames want the one for frames.
     """
 
     clock: Clock
@@ -87,24 +101,34 @@ class Transport(Protocol):
     local_ip: str
     name_servers: tuple[str, ...]
     name_server_source: NameServerSource | None
+    uses_frames: bool
 
     def open_channel(self, address: str) -> Channel:
         """A channel of its own: two channels to one address share no connection."""
 
 
 def open_transport(url: str) -> Transport:
-    """The transport of `scheme://rest`; its entry point is a function that takes the rest.
+    """The transport of `scheme://rest`, of a function that takes the rest.
 
     Raises UnknownTransportError, or IllegalArgumentError for a rest that the transport cannot use.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise IllegalArgumentError(f"{url!r} is not a URL of the queue; write mq://host:port, several separated by ;")
-    transport = _installed().get(scheme)
+    value = _OWN.get(scheme)
+    transport = EntryPoint(scheme, value, ENTRY_POINT_GROUP) if value else _installed().get(scheme)
     if transport is None:
-        known = ", ".join(sorted(_installed())) or "none"
+        known = ", ".join(sorted({*_OWN, *_installed()}))
         raise UnknownTransportError(f"no transport is installed for {scheme}://; there is: {known}")
     return cast("Transport", transport.load()(rest))
+
+
+def not_a_name_server(address: str) -> str:
+    """The sentence about a server that does not know the name servers' methods."""
+    return (
+        f"{address} is not a name server, but a broker, perhaps: it does not know the name servers' methods; "
+        f"mq:// takes the addresses of name servers, which listen on port 9876 unless they are told otherwise"
+    )
 
 
 @cache

@@ -254,7 +254,8 @@ class DescriptorBudget:
     the store from opening a file.
     """
 
-    connections: int  # of clients and operators
+    connections: int  # of clients and operators, by gRPC
+    frames_connections: int  # of clients and operators, by frames
     slave_connections: int
     open_files: int  # of the commit log and of the consume queues
 
@@ -271,4 +272,5 @@ class DescriptorBudget:
             )
         shared = limit - KEPT_DESCRIPTORS - SLAVE_CONNECTIONS_MAX
         open_files = min(shared // 2, OPEN_FILES_MAX)
-        return cls(shared - open_files, SLAVE_CONNECTIONS_MAX, open_files)
+        connections = shared - open_files
+        return cls(connections // 2, connections - connections // 2, SLAVE_CONNECTIONS_MAX, open_files)

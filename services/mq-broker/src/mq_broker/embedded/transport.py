@@ -33,6 +33,7 @@ class MemoryTransport:
         self.local_ip = "127.0.0.1"
         self.name_servers = (NAME_SERVER_ADDRESS,)
         self.name_server_source = None
+        self.uses_frames = False
 
     def open_channel(self, address: str) -> MemoryChannel:
         """Name server and broker answer at any address."""

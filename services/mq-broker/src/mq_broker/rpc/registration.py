@@ -82,6 +82,7 @@ class Registration:
     clock: Clock
     period_s: float
     ha: HaTerms = field(default_factory=HaTerms)
+    frames_address: str = ""  # where clients reach this broker by frames
     _links: dict[Address, _Link] = field(default_factory=dict)
     _reconfigured: asyncio.Event = field(default_factory=asyncio.Event)
     _is_seeking: bool = False  # a slave whose master no name server knows
@@ -131,6 +132,7 @@ class Registration:
             ha_address=self.ha.ha_address,
             epoch=epoch_message(self.ha.epoch()),
             restored=self.ha.is_restored(),
+            frames_address=self.frames_address,
         )
 
     async def answered(self, response: pb.RegisterBrokerResponse) -> None:

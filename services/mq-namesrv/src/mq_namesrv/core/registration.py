@@ -120,6 +120,7 @@ class TopicConfig:
 class Registration:
     """A whole registration, which is a heartbeat too. `topics` is keyed by topic name and never changed in place.
 
+    `identity.address` is for gRPC, `frames_address` for frames, "" for a broker without them.
     `epoch`: of a master, in which it writes; of a slave, the newest that it has accepted. A master that `is_restored`
     has a store that was put back from a backup, and takes nothing yet.
     """
@@ -130,6 +131,7 @@ class Registration:
     data_version: int
     epoch: Epoch = NO_EPOCH
     is_restored: bool = False
+    frames_address: str = ""
 
     @property
     def is_master(self) -> bool:
@@ -150,6 +152,8 @@ def check_registration(registration: Registration) -> None:
     check_identity(registration.identity)
     if registration.ha_address:
         _check_address("HA address", registration.ha_address)
+    if registration.frames_address:
+        _check_address("frames address", registration.frames_address)
     if registration.data_version < 0:
         raise RegistrationError(f"the data version is {registration.data_version}; it counts up from 0")
     if min(registration.epoch) < 0:

@@ -105,11 +105,12 @@ class RegisterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The registered brokers of one name: id -> address; and the highest epoch that a master of the name has had."""
+    """The registered brokers of one name, id -> address by gRPC and by frames, and its masters' highest epoch."""
 
     cluster_name: str
     broker_name: str
     addresses: Mapping[int, str]
+    frames_addresses: Mapping[int, str]
     master_epoch: Epoch
 
 
@@ -473,7 +474,8 @@ def _master_ha_address(siblings: Mapping[int, LiveBroker]) -> str:
 
 
 def _broker_data(table: RouteTable, name: str) -> BrokerData:
-    siblings = table.brokers[name]
-    addresses = {broker_id: siblings[broker_id].registration.identity.address for broker_id in sorted(siblings)}
-    identity = next(iter(siblings.values())).registration.identity
-    return BrokerData(identity.cluster_name, name, addresses, table.fences.epoch(name))
+    siblings = {broker_id: live.registration for broker_id, live in sorted(table.brokers[name].items())}
+    addresses = {broker_id: one.identity.address for broker_id, one in siblings.items()}
+    frames = {broker_id: one.frames_address for broker_id, one in siblings.items() if one.frames_address}
+    identity = next(iter(siblings.values())).identity
+    return BrokerData(identity.cluster_name, name, addresses, frames, table.fences.epoch(name))

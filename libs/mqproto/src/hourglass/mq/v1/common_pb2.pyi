@@ -36,6 +36,8 @@ class _ResponseCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Response
     QUERY_NOT_FOUND: _ResponseCode.ValueType  # 22
     SUBSCRIPTION_PARSE_FAILED: _ResponseCode.ValueType  # 23
     SUBSCRIPTION_GROUP_NOT_EXIST: _ResponseCode.ValueType  # 26
+    INVALID_PARAMETER: _ResponseCode.ValueType  # 29
+    """Of a frame only, where gRPC has INVALID_ARGUMENT."""
     TRANSACTION_STATE_UNKNOW: _ResponseCode.ValueType  # 203
     NO_BUYER_ID: _ResponseCode.ValueType  # 204
     NOT_IN_CURRENT_UNIT: _ResponseCode.ValueType  # 205
@@ -65,6 +67,8 @@ TOPIC_NOT_EXIST: ResponseCode.ValueType  # 17
 QUERY_NOT_FOUND: ResponseCode.ValueType  # 22
 SUBSCRIPTION_PARSE_FAILED: ResponseCode.ValueType  # 23
 SUBSCRIPTION_GROUP_NOT_EXIST: ResponseCode.ValueType  # 26
+INVALID_PARAMETER: ResponseCode.ValueType  # 29
+"""Of a frame only, where gRPC has INVALID_ARGUMENT."""
 TRANSACTION_STATE_UNKNOW: ResponseCode.ValueType  # 203
 NO_BUYER_ID: ResponseCode.ValueType  # 204
 NOT_IN_CURRENT_UNIT: ResponseCode.ValueType  # 205

@@ -26,7 +26,7 @@ from hourglass.mq.v1 import common_pb2 as hourglass_dot_mq_dot_v1_dot_common__pb
 from hourglass.mq.v1 import replication_service_pb2 as hourglass_dot_mq_dot_v1_dot_replication__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hourglass/mq/v1/name_service.proto\x12\x0fhourglass.mq.v1\x1a\x1chourglass/mq/v1/common.proto\x1a)hourglass/mq/v1/replication_service.proto\"_\n\x0e\x42rokerIdentity\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"\x95\x02\n\x15RegisterBrokerRequest\x12/\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x1f.hourglass.mq.v1.BrokerIdentity\x12\x12\n\nha_address\x18\x02 \x01(\t\x12,\n\x06topics\x18\x03 \x03(\x0b\x32\x1c.hourglass.mq.v1.TopicConfig\x12\x14\n\x0c\x64\x61ta_version\x18\x04 \x01(\x03\x12%\n\x05\x65poch\x18\x05 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x0c\n\x04\x61\x64\x64s\x18\x06 \x01(\x08\x12\x16\n\x0e\x64\x65leted_topics\x18\x07 \x03(\t\x12\x14\n\x0cmore_follows\x18\x08 \x01(\x08\x12\x10\n\x08restored\x18\t \x01(\x08\"\xc5\x01\n\x16RegisterBrokerResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12,\n\x0cmaster_epoch\x18\x04 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x13\n\x0btakes_parts\x18\x05 \x01(\x08\x12\x17\n\x0ftopics_left_out\x18\x06 \x01(\x05\"J\n\x17UnregisterBrokerRequest\x12/\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x1f.hourglass.mq.v1.BrokerIdentity\"W\n\x18UnregisterBrokerResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\"\"\n\x11QueryRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\xa6\x01\n\x12QueryRouteResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\x12*\n\x05route\x18\x03 \x01(\x0b\x32\x1b.hourglass.mq.v1.TopicRoute\x12\x11\n\tuncertain\x18\x04 \x01(\x08\x12\x14\n\x0c\x61way_brokers\x18\x05 \x03(\t\"f\n\nTopicRoute\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.hourglass.mq.v1.QueueData\x12,\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x1b.hourglass.mq.v1.BrokerData\"c\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x18\n\x10read_queue_count\x18\x02 \x01(\x05\x12\x19\n\x11write_queue_count\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\"\xd6\x01\n\nBrokerData\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12=\n\taddresses\x18\x03 \x03(\x0b\x32*.hourglass.mq.v1.BrokerData.AddressesEntry\x12,\n\x0cmaster_epoch\x18\x04 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\x11ListTopicsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\x12\n\ntopics_max\x18\x02 \x01(\x05\x12\x11\n\twith_away\x18\x03 \x01(\x08\"9\n\x12ListTopicsResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x13\n\x0bmore_follow\x18\x02 \x01(\x08\"\x15\n\x13ListClustersRequest\"W\n\x14ListClustersResponse\x12,\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1b.hourglass.mq.v1.BrokerData\x12\x11\n\tuncertain\x18\x02 \x01(\x08\x32\xe8\x03\n\x0bNameService\x12\x65\n\x0eRegisterBroker\x12&.hourglass.mq.v1.RegisterBrokerRequest\x1a\'.hourglass.mq.v1.RegisterBrokerResponse(\x01\x30\x01\x12g\n\x10UnregisterBroker\x12(.hourglass.mq.v1.UnregisterBrokerRequest\x1a).hourglass.mq.v1.UnregisterBrokerResponse\x12U\n\nQueryRoute\x12\".hourglass.mq.v1.QueryRouteRequest\x1a#.hourglass.mq.v1.QueryRouteResponse\x12U\n\nListTopics\x12\".hourglass.mq.v1.ListTopicsRequest\x1a#.hourglass.mq.v1.ListTopicsResponse\x12[\n\x0cListClusters\x12$.hourglass.mq.v1.ListClustersRequest\x1a%.hourglass.mq.v1.ListClustersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hourglass/mq/v1/name_service.proto\x12\x0fhourglass.mq.v1\x1a\x1chourglass/mq/v1/common.proto\x1a)hourglass/mq/v1/replication_service.proto\"_\n\x0e\x42rokerIdentity\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"\xad\x02\n\x15RegisterBrokerRequest\x12/\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x1f.hourglass.mq.v1.BrokerIdentity\x12\x12\n\nha_address\x18\x02 \x01(\t\x12,\n\x06topics\x18\x03 \x03(\x0b\x32\x1c.hourglass.mq.v1.TopicConfig\x12\x14\n\x0c\x64\x61ta_version\x18\x04 \x01(\x03\x12%\n\x05\x65poch\x18\x05 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x0c\n\x04\x61\x64\x64s\x18\x06 \x01(\x08\x12\x16\n\x0e\x64\x65leted_topics\x18\x07 \x03(\t\x12\x14\n\x0cmore_follows\x18\x08 \x01(\x08\x12\x10\n\x08restored\x18\t \x01(\x08\x12\x16\n\x0e\x66rames_address\x18\n \x01(\t\"\xc5\x01\n\x16RegisterBrokerResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12,\n\x0cmaster_epoch\x18\x04 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x13\n\x0btakes_parts\x18\x05 \x01(\x08\x12\x17\n\x0ftopics_left_out\x18\x06 \x01(\x05\"J\n\x17UnregisterBrokerRequest\x12/\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x1f.hourglass.mq.v1.BrokerIdentity\"W\n\x18UnregisterBrokerResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\"\"\n\x11QueryRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\xa6\x01\n\x12QueryRouteResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\x12*\n\x05route\x18\x03 \x01(\x0b\x32\x1b.hourglass.mq.v1.TopicRoute\x12\x11\n\tuncertain\x18\x04 \x01(\x08\x12\x14\n\x0c\x61way_brokers\x18\x05 \x03(\t\"f\n\nTopicRoute\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.hourglass.mq.v1.QueueData\x12,\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x1b.hourglass.mq.v1.BrokerData\"c\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x18\n\x10read_queue_count\x18\x02 \x01(\x05\x12\x19\n\x11write_queue_count\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\"\xda\x02\n\nBrokerData\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12=\n\taddresses\x18\x03 \x03(\x0b\x32*.hourglass.mq.v1.BrokerData.AddressesEntry\x12,\n\x0cmaster_epoch\x18\x04 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12J\n\x10\x66rames_addresses\x18\x05 \x03(\x0b\x32\x30.hourglass.mq.v1.BrokerData.FramesAddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x36\n\x14\x46ramesAddressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\x11ListTopicsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\x12\n\ntopics_max\x18\x02 \x01(\x05\x12\x11\n\twith_away\x18\x03 \x01(\x08\"9\n\x12ListTopicsResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x13\n\x0bmore_follow\x18\x02 \x01(\x08\"\x15\n\x13ListClustersRequest\"W\n\x14ListClustersResponse\x12,\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1b.hourglass.mq.v1.BrokerData\x12\x11\n\tuncertain\x18\x02 \x01(\x08\x32\xe8\x03\n\x0bNameService\x12\x65\n\x0eRegisterBroker\x12&.hourglass.mq.v1.RegisterBrokerRequest\x1a\'.hourglass.mq.v1.RegisterBrokerResponse(\x01\x30\x01\x12g\n\x10UnregisterBroker\x12(.hourglass.mq.v1.UnregisterBrokerRequest\x1a).hourglass.mq.v1.UnregisterBrokerResponse\x12U\n\nQueryRoute\x12\".hourglass.mq.v1.QueryRouteRequest\x1a#.hourglass.mq.v1.QueryRouteResponse\x12U\n\nListTopics\x12\".hourglass.mq.v1.ListTopicsRequest\x1a#.hourglass.mq.v1.ListTopicsResponse\x12[\n\x0cListClusters\x12$.hourglass.mq.v1.ListClustersRequest\x1a%.hourglass.mq.v1.ListClustersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,36 +35,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BROKERDATA_ADDRESSESENTRY']._loaded_options = None
   _globals['_BROKERDATA_ADDRESSESENTRY']._serialized_options = b'8\001'
+  _globals['_BROKERDATA_FRAMESADDRESSESENTRY']._loaded_options = None
+  _globals['_BROKERDATA_FRAMESADDRESSESENTRY']._serialized_options = b'8\001'
   _globals['_BROKERIDENTITY']._serialized_start=128
   _globals['_BROKERIDENTITY']._serialized_end=223
   _globals['_REGISTERBROKERREQUEST']._serialized_start=226
-  _globals['_REGISTERBROKERREQUEST']._serialized_end=503
-  _globals['_REGISTERBROKERRESPONSE']._serialized_start=506
-  _globals['_REGISTERBROKERRESPONSE']._serialized_end=703
-  _globals['_UNREGISTERBROKERREQUEST']._serialized_start=705
-  _globals['_UNREGISTERBROKERREQUEST']._serialized_end=779
-  _globals['_UNREGISTERBROKERRESPONSE']._serialized_start=781
-  _globals['_UNREGISTERBROKERRESPONSE']._serialized_end=868
-  _globals['_QUERYROUTEREQUEST']._serialized_start=870
-  _globals['_QUERYROUTEREQUEST']._serialized_end=904
-  _globals['_QUERYROUTERESPONSE']._serialized_start=907
-  _globals['_QUERYROUTERESPONSE']._serialized_end=1073
-  _globals['_TOPICROUTE']._serialized_start=1075
-  _globals['_TOPICROUTE']._serialized_end=1177
-  _globals['_QUEUEDATA']._serialized_start=1179
-  _globals['_QUEUEDATA']._serialized_end=1278
-  _globals['_BROKERDATA']._serialized_start=1281
-  _globals['_BROKERDATA']._serialized_end=1495
-  _globals['_BROKERDATA_ADDRESSESENTRY']._serialized_start=1447
-  _globals['_BROKERDATA_ADDRESSESENTRY']._serialized_end=1495
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1497
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1570
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1572
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1629
-  _globals['_LISTCLUSTERSREQUEST']._serialized_start=1631
-  _globals['_LISTCLUSTERSREQUEST']._serialized_end=1652
-  _globals['_LISTCLUSTERSRESPONSE']._serialized_start=1654
-  _globals['_LISTCLUSTERSRESPONSE']._serialized_end=1741
-  _globals['_NAMESERVICE']._serialized_start=1744
-  _globals['_NAMESERVICE']._serialized_end=2232
+  _globals['_REGISTERBROKERREQUEST']._serialized_end=527
+  _globals['_REGISTERBROKERRESPONSE']._serialized_start=530
+  _globals['_REGISTERBROKERRESPONSE']._serialized_end=727
+  _globals['_UNREGISTERBROKERREQUEST']._serialized_start=729
+  _globals['_UNREGISTERBROKERREQUEST']._serialized_end=803
+  _globals['_UNREGISTERBROKERRESPONSE']._serialized_start=805
+  _globals['_UNREGISTERBROKERRESPONSE']._serialized_end=892
+  _globals['_QUERYROUTEREQUEST']._serialized_start=894
+  _globals['_QUERYROUTEREQUEST']._serialized_end=928
+  _globals['_QUERYROUTERESPONSE']._serialized_start=931
+  _globals['_QUERYROUTERESPONSE']._serialized_end=1097
+  _globals['_TOPICROUTE']._serialized_start=1099
+  _globals['_TOPICROUTE']._serialized_end=1201
+  _globals['_QUEUEDATA']._serialized_start=1203
+  _globals['_QUEUEDATA']._serialized_end=1302
+  _globals['_BROKERDATA']._serialized_start=1305
+  _globals['_BROKERDATA']._serialized_end=1651
+  _globals['_BROKERDATA_ADDRESSESENTRY']._serialized_start=1547
+  _globals['_BROKERDATA_ADDRESSESENTRY']._serialized_end=1595
+  _globals['_BROKERDATA_FRAMESADDRESSESENTRY']._serialized_start=1597
+  _globals['_BROKERDATA_FRAMESADDRESSESENTRY']._serialized_end=1651
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1653
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1726
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1728
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1785
+  _globals['_LISTCLUSTERSREQUEST']._serialized_start=1787
+  _globals['_LISTCLUSTERSREQUEST']._serialized_end=1808
+  _globals['_LISTCLUSTERSRESPONSE']._serialized_start=1810
+  _globals['_LISTCLUSTERSRESPONSE']._serialized_end=1897
+  _globals['_NAMESERVICE']._serialized_start=1900
+  _globals['_NAMESERVICE']._serialized_end=2388
 # @@protoc_insertion_point(module_scope)

@@ -34,7 +34,7 @@ class BrokerIdentity(_message.Message):
     broker_name: _builtins.str
     broker_id: _builtins.int
     address: _builtins.str
-    """host:port that clients can reach."""
+    """host:port that clients can reach, by gRPC."""
     def __init__(
         self,
         *,
@@ -64,6 +64,7 @@ class RegisterBrokerRequest(_message.Message):
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     MORE_FOLLOWS_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
+    FRAMES_ADDRESS_FIELD_NUMBER: _builtins.int
     ha_address: _builtins.str
     data_version: _builtins.int
     """Grows with each change of the topics; a name server ignores an older version from the same process."""
@@ -77,6 +78,8 @@ class RegisterBrokerRequest(_message.Message):
     """Of a master whose store was put back from a backup and that takes nothing yet: it is refused while another replica of
     its broker_name is registered that has followed a master.
     """
+    frames_address: _builtins.str
+    """host:port that clients can reach by RocketMQ's frames; empty for a broker without them."""
     @_builtins.property
     def broker(self) -> Global___BrokerIdentity: ...
     @_builtins.property
@@ -103,10 +106,11 @@ class RegisterBrokerRequest(_message.Message):
         deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
         more_follows: _builtins.bool = ...,
         restored: _builtins.bool = ...,
+        frames_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "broker", b"broker", "data_version", b"data_version", "deleted_topics", b"deleted_topics", "epoch", b"epoch", "ha_address", b"ha_address", "more_follows", b"more_follows", "restored", b"restored", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "broker", b"broker", "data_version", b"data_version", "deleted_topics", b"deleted_topics", "epoch", b"epoch", "frames_address", b"frames_address", "ha_address", b"ha_address", "more_follows", b"more_follows", "restored", b"restored", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,19 +340,44 @@ class BrokerData(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class FramesAddressesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     BROKER_NAME_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     MASTER_EPOCH_FIELD_NUMBER: _builtins.int
+    FRAMES_ADDRESSES_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     broker_name: _builtins.str
     @_builtins.property
     def addresses(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
-        """broker id -> host:port; 0 is the master."""
+        """broker id -> host:port for gRPC; 0 is the master."""
 
     @_builtins.property
     def master_epoch(self) -> _replication_service_pb2.Epoch:
         """The highest epoch that a master of this broker_name has registered with, also when it is not there any more."""
+
+    @_builtins.property
+    def frames_addresses(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
+        """broker id -> host:port for RocketMQ's frames, of those brokers that have them."""
 
     def __init__(
         self,
@@ -357,10 +386,11 @@ class BrokerData(_message.Message):
         broker_name: _builtins.str = ...,
         addresses: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
         master_epoch: _replication_service_pb2.Epoch | None = ...,
+        frames_addresses: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["master_epoch", b"master_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "master_epoch", b"master_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "frames_addresses", b"frames_addresses", "master_epoch", b"master_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
