@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,13 +13,23 @@ from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import STORE_ROOT, broker_options, half, incoming, produce, read_all, store_options
+from mq_broker.testing import (
+    STORE_ROOT,
+    clean,
+    fill,
+    flush_and_deliver,
+    half,
+    incoming,
+    produce,
+    read_all,
+    running_broker,
+    store_options,
+)
 from mqproto.codes import ResponseCode
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.sim_clock import settle
 
 FILE_BYTES = 4_096
-FORCED = 0.85
 STARTS_AFTER_S = 3  # from the death to the next start
 DUE_S = {14: 600, 16: 1_800}
 LEVELS = (5, 9, 14, 16, 18)
@@ -46,35 +55,10 @@ class _Nothing(SeededRng):
 @asynccontextmanager
 async def quiet_broker(disk: SimDisk, clock: SimClock, *, clean_stop: bool = False) -> AsyncIterator[Broker]:
     """A broker that flushes and delivers, and cleans only when the test says so."""
-    broker = Broker(disk, clock, broker_options(), store_options(log_file_bytes=FILE_BYTES))
-    await broker.open()
-    running = [asyncio.create_task(job()) for job in (broker.store.run, broker.delay.run)]
-    await settle()
-    try:
+    store = store_options(log_file_bytes=FILE_BYTES)
+    async with running_broker(disk, clock, store=store, clean_stop=clean_stop, work=flush_and_deliver) as broker:
+        await settle()
         yield broker
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        if clean_stop:
-            await broker.close()
-
-
-async def fill(broker: Broker, count: int = 8) -> None:
-    for number in range(count):
-        (outcome,) = await produce(broker, incoming("other", [b"%06d" % number + bytes(494)]))
-        assert outcome.code is ResponseCode.SUCCESS
-
-
-async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = FORCED) -> None:
-    disk.used_share = used
-    cleaning = asyncio.create_task(broker.retention.round())
-    await settle()
-    while not cleaning.done():
-        await clock.advance(0.1)
-    await cleaning
-    await settle()
-    disk.used_share = 0.0
 
 
 async def prepare(broker: Broker, clock: SimClock) -> None:
@@ -86,7 +70,7 @@ async def prepare(broker: Broker, clock: SimClock) -> None:
             assert (await produce(broker, record))[0].code is ResponseCode.SUCCESS
     await produce(broker, half("order", b"order", "tx"))
     await broker.store.persist("topics.json")
-    await fill(broker, 12)
+    await fill(broker, 12, "other")
 
 
 async def assert_exactly_once(disk: SimDisk, clock: SimClock, began: float) -> None:
@@ -133,7 +117,7 @@ async def lives(*, rounds: int) -> tuple[list[tuple[SimDisk, SimClock]], float]:
             if number == rounds - 1:
                 disk.before = disk.after = keep
             await clean(broker, clock, disk)
-            await fill(broker, 8)
+            await fill(broker, 8, "other")
         await broker.store.checkpoint()
         disk.before = disk.after = lambda call, path: None
         assert broker.retention.carried == 7 * rounds
@@ -217,7 +201,7 @@ class TestRefusingDisk:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, incoming("t", [b"late"], delay_level=16), half("t", b"order", "tx"))
-            await fill(broker, 20)
+            await fill(broker, 20, "other")
             self.refuse(disk)
             for _ in range(2):
                 await clean(broker, clock, disk)
@@ -267,7 +251,7 @@ class TestRefusingDisk:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, incoming("t", [b"late"], delay_level=16), half("t", b"order", "tx"))
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean(broker, clock, disk, 0.99)
             assert broker.store.log_begin > 0
             (outcome,) = await produce(broker, incoming("other", [b"x"]))

@@ -16,17 +16,19 @@ from mq_broker.store.layout import StoreLayout
 from mq_broker.store.retention import ROUND_INTERVAL_S
 from mq_broker.testing import (
     BORN_IP,
+    FORCED,
     STORE_ROOT,
     RecordingSession,
-    broker_options,
+    clean,
     client,
+    fill,
+    flush_and_deliver,
     half,
-    incoming,
     produce,
     read_all,
+    running_broker,
     store_options,
 )
-from mqproto.codes import ResponseCode
 from mqproto.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from mqproto.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import Record, encode_record
@@ -34,7 +36,6 @@ from osenv import SeededRng, SimClock, SimDisk
 from osenv.sim_clock import settle
 
 FILE_BYTES = 4_096
-FORCED = 0.85
 MINUTE_S = 60
 LEVEL_S = {5: 60, 9: 300, 14: 600, 16: 1_800, 18: 7_200}
 LAYOUT = StoreLayout(STORE_ROOT)
@@ -62,43 +63,16 @@ async def quiet_broker(
     disk: SimDisk, clock: SimClock, *, clean_stop: bool = True, log_file_bytes: int = FILE_BYTES
 ) -> AsyncIterator[Broker]:
     """A broker that flushes and delivers, and cleans only when the test says so."""
-    broker = Broker(disk, clock, broker_options(), store_options(log_file_bytes=log_file_bytes))
-    await broker.open()
-    running = [asyncio.create_task(job()) for job in (broker.store.run, broker.delay.run)]
-    await settle()
-    try:
+    store = store_options(log_file_bytes=log_file_bytes)
+    async with running_broker(disk, clock, store=store, clean_stop=clean_stop, work=flush_and_deliver) as broker:
+        await settle()
         yield broker
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        if clean_stop:
-            await broker.close()
-
-
-async def fill(broker: Broker, count: int = 8) -> None:
-    """More than a file of other messages."""
-    for number in range(count):
-        (outcome,) = await produce(broker, incoming("other", [b"%06d" % number + bytes(494)]))
-        assert outcome.code is ResponseCode.SUCCESS
-
-
-async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = FORCED) -> None:
-    """One round of the cleaner; the time that it takes is not more than a second."""
-    disk.used_share = used
-    cleaning = asyncio.create_task(broker.retention.round())
-    await settle()
-    while not cleaning.done():
-        await clock.advance(0.1)
-    await cleaning
-    await settle()
-    disk.used_share = 0.0
 
 
 async def clean_below(broker: Broker, clock: SimClock, disk: SimDisk, log_offset: int) -> None:
     """Rounds until everything that was written below this place is gone."""
     while broker.store.log_begin < log_offset:
-        await fill(broker, 1)
+        await fill(broker, 1, "other")
         await clean(broker, clock, disk)
 
 
@@ -125,7 +99,7 @@ class TestDelayed:
             await clock.advance(1)
             sent_ms = broker.time.now_ms() - 1_000
             (soon,) = await read_all(broker, "d")
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, FILE_BYTES)
             assert broker.retention.carried == 2
             await clock.advance((sent_ms + 1_800_000 - broker.time.now_ms()) / 1_000 - 0.001)
@@ -144,7 +118,7 @@ class TestDelayed:
             for level in (18, 16, 5, 14, 9):
                 await produce(broker, delayed(b"first %d" % level, level))
                 await produce(broker, delayed(b"second %d" % level, level))
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, FILE_BYTES)
             wanted: list[bytes] = []
             for level, delay_s in LEVEL_S.items():
@@ -158,7 +132,7 @@ class TestDelayed:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, delayed(b"carried", 16))
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clock.advance(MINUTE_S)
             await produce(broker, delayed(b"stays", 16))
             await clean_below(broker, clock, disk, FILE_BYTES)
@@ -174,7 +148,7 @@ class TestDelayed:
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, delayed(b"later", 18), delayed(b"sooner", 16))
             for _ in range(times):
-                await fill(broker)
+                await fill(broker, 8, "other")
                 await clean_below(broker, clock, disk, broker.store.log_end // FILE_BYTES * FILE_BYTES)
             assert broker.retention.carried >= 2 * times
             await clock.advance(1_800)
@@ -186,7 +160,7 @@ class TestDelayed:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, delayed(b"it", 1))
-            await fill(broker)
+            await fill(broker, 8, "other")
             broker.store.gate.measured(0.95)  # deliveries are refused from now on
             await clock.advance(5)
             assert await bodies(broker) == []
@@ -236,7 +210,7 @@ class TestDelayed:
             while broker.store.log_end < FILE_BYTES:
                 await produce(broker, delayed(b"%d" % number, 16), half("t", b"order", f"tx-{number}"))
                 number += 1
-            await fill(broker, 40)
+            await fill(broker, 40, "other")
             written = 0
             for _ in range(5):
                 end = broker.store.log_end
@@ -253,7 +227,7 @@ class TestDelayed:
         async with quiet_broker(disk, clock) as broker:
             for number in range(4):
                 await produce(broker, delayed(b"%d" % number, 16))
-                await fill(broker)
+                await fill(broker, 8, "other")
             disk.used_share = FORCED
             rounds = [asyncio.create_task(broker.retention.round()) for _ in range(3)]
             await clock.advance(5)
@@ -277,7 +251,7 @@ class TestDelayed:
         async with quiet_broker(disk, clock) as broker:
             for number in range(3):
                 await produce(broker, delayed(b"%d" % number, 16))
-            await fill(broker)
+            await fill(broker, 8, "other")
         async with quiet_broker(disk, clock) as broker:
             disk.open(LAYOUT.consume_queue(SCHEDULE_TOPIC, 15) / ("0" * 20)).pwrite(data, damaged * 20)
             await clean_below(broker, clock, disk, FILE_BYTES)
@@ -291,7 +265,7 @@ class TestDelayed:
         async with quiet_broker(disk, clock) as broker:
             for number in range(3):
                 await produce(broker, delayed(b"%d" % number, 16))
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, FILE_BYTES)
         async with quiet_broker(disk, clock) as broker:
             disk.open(LAYOUT.consume_queue(TIMER_TOPIC, 0) / ("0" * 20)).pwrite(data, damaged * 20)
@@ -305,14 +279,14 @@ class TestDelayed:
         async with quiet_broker(disk, clock, log_file_bytes=large) as broker:
             for number in range(lost + 5):
                 await produce(broker, delayed(b"%d" % number, 16))
-            await fill(broker, 80)
+            await fill(broker, 80, "other")
             await clean_below(broker, clock, disk, large)
             waiting = {record.body: record for record in await read_all(broker, TIMER_TOPIC)}
         async with quiet_broker(disk, clock, log_file_bytes=large) as broker:
             for number in range(lost):
                 at = waiting[b"%d" % number].log_offset
                 disk.open(LAYOUT.commit_log / f"{large:020d}").pwrite(b"\xff" * 8, at % large + 60)
-            await fill(broker, 80)
+            await fill(broker, 80, "other")
             await clean_below(broker, clock, disk, 2 * large)
             await clock.advance(1_800)
             assert await bodies(broker) == [b"%d" % number for number in range(lost, lost + 5)]
@@ -331,7 +305,7 @@ class TestHalves:
             for number in range(4):
                 await produce(broker, half("t", b"order %d" % number, f"tx-{number}"))
             await self.end(broker, "tx-0", self.COMMIT)
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, FILE_BYTES)
             assert broker.retention.carried == 3
         if restart == "kill":
@@ -344,7 +318,7 @@ class TestHalves:
             assert await self.end(broker, "tx-2", self.ROLL_BACK) is self.ROLL_BACK
             assert await self.end(broker, "tx-1", self.ROLL_BACK) is self.COMMIT
             assert (await bodies(broker))[-1] == b"order 1"
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, 2 * FILE_BYTES)
             assert await self.end(broker, "tx-3", self.COMMIT) is self.COMMIT
             assert (await bodies(broker))[-1] == b"order 3"
@@ -366,7 +340,7 @@ class TestHalves:
             await produce(broker, half("t", b"order", "tx"))
             before = broker.transaction_table.all_open()[0]
             broker.transaction_table.counted("tx")
-            await fill(broker)
+            await fill(broker, 8, "other")
             await clean_below(broker, clock, disk, FILE_BYTES)
             (after,) = broker.transaction_table.all_open()
             assert (after.first_store_ms, after.check_times) == (before.first_store_ms, 1)
@@ -384,7 +358,7 @@ class TestHalves:
         async with quiet_broker(disk, clock) as broker:
             for number in range(3):
                 await produce(broker, half("t", b"order %d" % number, f"tx-{number}"))
-            await fill(broker)
+            await fill(broker, 8, "other")
         async with quiet_broker(disk, clock) as broker:
             lost = broker.transaction_table.all_open()[1]
             disk.open(LAYOUT.commit_log / ("0" * 20)).pwrite(b"\xff\xff", lost.log_offset + 90)

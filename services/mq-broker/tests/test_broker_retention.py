@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +24,7 @@ from mq_broker.testing import (
     FILE_BYTES,
     FORCED,
     IN_FILE,
+    clean,
     flush_and_index,
     incoming,
     numbered_bodies,
@@ -36,7 +36,6 @@ from mq_broker.testing import (
 from mqproto.codes import ResponseCode
 from osenv import SimClock, SimDisk
 from osenv.clock import local_hour
-from osenv.sim_clock import settle
 
 HOUR_S = 3_600
 
@@ -65,17 +64,6 @@ async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> 
     for body in numbered_bodies(count, first):
         (outcome,) = await produce(broker, incoming(topic, [body]))
         assert outcome.code is ResponseCode.SUCCESS
-
-
-async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = 0.0) -> None:
-    """One round of the cleaner on a disk that is so full."""
-    disk.used_share = used
-    cleaning = asyncio.create_task(broker.retention.round())
-    await settle()
-    while not cleaning.done():
-        await clock.advance(0.1)
-    await cleaning
-    await settle()
 
 
 async def clean_all(broker: Broker, clock: SimClock, disk: SimDisk) -> None:
@@ -187,10 +175,10 @@ class TestExpiry:
             await fill(broker, 2, first=IN_FILE - 1)  # one more into the first file, one into the second
             assert log_files(disk) == [0, 1]
             await clock.advance(72 * HOUR_S - 0.001)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [0, 1]
             await clock.advance(0.001)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [1]
             assert await numbers(broker) == [7]
 
@@ -203,7 +191,7 @@ class TestExpiry:
             await clock.advance(71 * HOUR_S)
             await fill(broker, 1, first=IN_FILE)
             await clock.advance(HOUR_S)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [1]
 
     @pytest.mark.mechanism("E2")
@@ -213,10 +201,10 @@ class TestExpiry:
             await fill(broker, 15)
             await clock.advance(72 * HOUR_S)
             for _ in range(23):
-                await clean(broker, clock, disk)
+                await clean(broker, clock, disk, 0.0)
                 assert log_files(disk) == [0, 1, 2]
                 await clock.advance(HOUR_S)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [2]
 
     @pytest.mark.mechanism("E4")
@@ -236,7 +224,7 @@ class TestExpiry:
         async with quiet_broker(disk, clock) as broker:
             await fill(broker, 15)
             clock.set_wall_ms(clock.wall_ms() + 100 * 24 * HOUR_MS)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [0, 1, 2]
 
 
@@ -370,7 +358,7 @@ class TestGuard:
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
             await self.filled(broker, consumed=0)
             await clock.advance(72 * HOUR_S)
-            await clean(broker, clock, disk)
+            await clean(broker, clock, disk, 0.0)
             assert log_files(disk) == [0, 1, 2]
             await fill(broker, 1)
 

@@ -249,6 +249,11 @@ def flush_and_index(broker: Broker) -> Coroutine[Any, Any, None]:
     return broker.store.run()
 
 
+async def flush_and_deliver(broker: Broker) -> None:
+    """The `work` of a broker whose rounds of the cleaner are the test's."""
+    await asyncio.gather(broker.store.run(), broker.delay.run())
+
+
 async def produce(broker: Broker, *batches: IncomingBatch) -> list[BatchOutcome]:
     """Store and acknowledge, as the Produce stream does."""
     outcomes = broker.producing.put(batches)
