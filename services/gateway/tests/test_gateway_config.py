@@ -34,7 +34,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             "GATEWAY_LOG_LEVEL": "debug",
             "GATEWAY_API_KEY_FILE": str(tmp_path / "key"),
             "GATEWAY_WEBHOOK_URL": "https://payments.example/webhooks/gateway",
-            "GATEWAY_WEBHOOK_SECRET": f"{SECRET},{OLD_SECRET}",
+            "GATEWAY_WEBHOOK_SECRET": f"{SECRET}, {OLD_SECRET}",  # as payments reads its own
             "GATEWAY_DELAY_MS": "0",
             "GATEWAY_DECLINES_ABOVE_MINOR": "1000000",
             "GATEWAY_FAILURES": "declined=0.1,late=0.2:3000",
