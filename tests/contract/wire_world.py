@@ -152,7 +152,7 @@ async def wire_world(folder: Path, *, by_frames: bool) -> AsyncIterator[WireWorl
             asyncio.Event(),
             DescriptorBudget.of(1_024),
         )
-        urls = (f"mq+frames://{name_server.frames_address}", f"mq://{address}")
+        urls = (f"mq+frames://{name_server.frames_address}", f"mq+grpc://{address}")
         world = WireWorld(process, network, *(urls if by_frames else reversed(urls)))
         try:
             await world.start(by_frames=by_frames)

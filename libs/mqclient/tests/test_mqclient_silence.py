@@ -138,7 +138,7 @@ async def test_an_admin_leaves_while_its_call_is_not_answered(loopback: Loopback
     await leaves_nothing(port_of(loopback), live)
 
 
-@pytest.mark.parametrize("scheme", ["mq", "mq+frames"])
+@pytest.mark.parametrize("scheme", ["mq+frames", "mq+grpc"])
 @pytest.mark.parametrize("kind", ["producer", "consumer", "admin"])
 async def test_a_port_that_takes_connections_and_never_speaks_is_left(kind: str, scheme: str) -> None:
     """What a process looks like that was stopped by SIGSTOP: the kernel still accepts for it."""

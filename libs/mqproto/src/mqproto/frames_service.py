@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import grpc
@@ -26,6 +26,8 @@ from mqremoting import not_supported as no_such_code
 FIELDS_BYTES_MAX = 65_536  # of a frame, beside its body
 UNREAD_BYTES_MAX = 16 * 1024 * 1024
 IDLE_CLIENT_S, IDLE_SERVER_S = 60.0, 120.0  # the client closes first: a server never closes on a request under way
+
+TAKES_FRAMES = "this port takes RocketMQ's frames"
 
 _FRAMES = FrameLimits(frame_bytes_max=2 * FRAME_BYTES_MAX + FIELDS_BYTES_MAX, header_bytes_max=FIELDS_BYTES_MAX)
 
@@ -44,6 +46,13 @@ def _config(idle_s: float, window_bytes: int) -> ConnectionConfig:
 
 SERVER_CONFIG = _config(IDLE_SERVER_S, window_bytes=WINDOW_BYTES // 4)
 CLIENT_CONFIG = _config(IDLE_CLIENT_S, window_bytes=WINDOW_BYTES)
+
+
+def server_config(host: str, grpc_port: int) -> ConnectionConfig:
+    """Of a server whose gRPC port is this one, which gRPC clients are told that come here."""
+    sentence = f"{TAKES_FRAMES}, which mq+frames:// speaks; gRPC is at {host}:{grpc_port}, for mq+grpc://"
+    return replace(SERVER_CONFIG, for_grpc_clients=sentence)
+
 
 # What a servicer aborts a call with. Every other status says that the outcome is not known.
 _CODES = {

@@ -70,6 +70,9 @@ class ConnectionConfig:
     language: Language = Language.PYTHON
     version: int = 0
     """RocketMQ's number of the own version, as its clients and servers tell each other."""
+    for_grpc_clients: str = ""
+    """A sentence for gRPC clients that come here by mistake; without it, their connections break as with any bytes that
+    are no frames."""
 
     def __post_init__(self) -> None:
         if self.window_bytes < INITIAL_WINDOW_BYTES:

@@ -29,7 +29,8 @@ from mqremoting.config import (
     STREAM,
     ConnectionConfig,
 )
-from mqremoting.errors import ConnectionLostError, FrameError, NotSentError, RemotingError
+from mqremoting.errors import ConnectionLostError, FrameError, Http2PeerError, NotSentError, RemotingError
+from mqremoting.http2 import Refusal, is_preface, is_settings
 from mqremoting.incoming import Incoming
 from mqremoting.liveness import Liveness
 from mqremoting.streams import Stream
@@ -72,6 +73,25 @@ class Connection(asyncio.Protocol):
         self._abort: Timer | None = None
         self._on_lost: list[Callable[[], None]] = []
         self._liveness = Liveness(self)
+        self._first: asyncio.Future[None] | None = None  # whoever waits for the first frame of the peer
+        self._has_heard = False
+        self._refusal: Refusal | None = None  # of a peer that is a gRPC client
+
+    async def confirm(self, timeout_s: float) -> None:
+        """Return when the peer has shown that it takes frames, by an answer to a ping.
+
+        Raises Http2PeerError when it has shown that it speaks HTTP/2, and NotSentError when it has shown nothing.
+        """
+        self.check_usable()
+        self._first = self.loop.create_future()
+        self._liveness.ping()
+        try:
+            async with timeout(self.clock, timeout_s):
+                await self._first
+        except TimeoutError:
+            raise NotSentError(f"{self.peer} has not answered a ping within {timeout_s:g} s") from None
+        finally:
+            self._first = None
 
     async def request(
         self,
@@ -259,6 +279,8 @@ class Connection(asyncio.Protocol):
         if self.error is not None:
             return
         self._liveness.heard()
+        if not self._has_heard and self._speaks_http2(data):
+            return
         self._will_flush = True
         decoder = self._decoder
         for command in decoder.feed(data):
@@ -267,6 +289,26 @@ class Connection(asyncio.Protocol):
         if decoder.error is not None:
             self.fail(decoder.error)
         self._flush()
+
+    def _speaks_http2(self, data: bytes) -> bool:
+        """Whether these bytes, which no frame has come before, are another protocol's."""
+        if self._refusal is None and self.config.for_grpc_clients and is_preface(data):
+            log.warning("a gRPC client has come from %s: %s", self.peer, self.config.for_grpc_clients)
+            self._refusal = Refusal(self.config.for_grpc_clients)
+        if self._refusal is not None:
+            answer = self._refusal.feed(data)
+            if answer is None or self._transport is None or self.unread_bytes > self.config.write_buffer_bytes:
+                self.close_soon()
+            elif answer:
+                self._transport.write(answer)
+            return True
+        if is_settings(data):
+            self.fail(Http2PeerError(f"{self.peer} speaks HTTP/2, so it may take gRPC, and takes no frames"))
+            return True
+        self._has_heard = True
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        return False
 
     def _take(self, command: Command) -> bool:
         """Whether the connection goes on."""
@@ -403,6 +445,8 @@ class Connection(asyncio.Protocol):
         if self.error is not None:
             return
         self.error = error
+        if self._first is not None and not self._first.done():
+            self._first.set_exception(error if isinstance(error, NotSentError) else NotSentError(str(error)))
         lost = error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
         for sent in list(self._sent.values()):
             sent.fail(lost)

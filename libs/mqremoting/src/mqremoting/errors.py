@@ -2,6 +2,7 @@
 
 RemotingError
 ├── NotSentError          no byte of the request has left: try again, here or elsewhere
+│   └── Http2PeerError        the peer speaks HTTP/2, as it has shown: gRPC may reach it
 ├── OutcomeUnknownError   the peer may have done what was asked
 │   ├── ConnectionLostError   the connection broke before the end
 │   └── DeadlineError         no response within the time that the caller gave
@@ -18,6 +19,10 @@ class RemotingError(Exception):
 
 class NotSentError(RemotingError):
     """No byte of the request has left. The message says why: no connection, a connection that closes, a limit."""
+
+
+class Http2PeerError(NotSentError):
+    """The first bytes of the peer are HTTP/2's. Nothing of a frame means anything to it."""
 
 
 class OutcomeUnknownError(RemotingError):

@@ -47,6 +47,11 @@ class Liveness:
         """A request or stream begins or ends."""
         self._used = self._monotonic()
 
+    def ping(self) -> None:
+        """Ask the peer for a sign of life."""
+        config = self._connection.config
+        self._connection.write_command(Command(0, _PING_OPAQUE, PING, serialization=config.serialization))
+
     def expect(self, deadline: float) -> None:
         """Something in flight has this deadline."""
         if deadline < self._due:
@@ -90,7 +95,7 @@ class Liveness:
             if now < self._heard + config.keepalive_s:
                 return self._heard + config.keepalive_s
             self._pinged = now
-            connection.write_command(Command(0, _PING_OPAQUE, PING, serialization=config.serialization))
+            self.ping()
         if now < self._pinged + config.ping_timeout_s:
             return self._pinged + config.ping_timeout_s
         silent_s = now - self._heard

@@ -38,7 +38,7 @@ from mq_broker.store.errors import StoreError
 from mq_broker.telemetry import BrokerMetrics, broker_spans
 from mqproto.conf import config_pairs
 from mqproto.config_source import ConfigSource, ReloadableConfig, Started
-from mqproto.frames_service import SERVER_CONFIG, FramesService
+from mqproto.frames_service import FramesService, server_config
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
 from mqremoting import Server
@@ -177,10 +177,11 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
     ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
     frames = FramesService()
-    frames_server = Server(frames, SERVER_CONFIG, process.clock, connections_max=budget.frames_connections)
     host = config.bind_address
     process.port = await _listen(process, add_port(server), process.port, Address(host, config.listen_port))
     process.ha_port = await _listen(process, add_port(ha_server), process.ha_port, Address(host, config.ha_listen_port))
+    reached = server_config(*config.advertised(process.port))
+    frames_server = Server(frames, reached, process.clock, connections_max=budget.frames_connections)
     wanted = Address(host, config.frames_listen_port)
     process.frames_port = await _listen(process, frames_server.listen, process.frames_port, wanted)
     parts.push_async_callback(frames_server.close)

@@ -19,7 +19,7 @@ from mq_namesrv.core.registration import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNEC
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.config_source import ReloadableConfig, Started
-from mqproto.frames_service import SERVER_CONFIG, FramesService
+from mqproto.frames_service import FramesService, server_config
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
 from mqremoting import Server
@@ -71,7 +71,8 @@ class NameServer:
             maximum_concurrent_rpcs=CALLS_MAX,
         )
         self._frames = FramesService(CALLS_MAX)
-        self._frames_server = Server(self._frames, SERVER_CONFIG, clock, connections_max=connections_max)
+        self._frames_server: Server | None = None
+        self._connections_max = connections_max
         self.frames_address = Address(config.bind_address, config.frames_listen_port)
         """Where it takes frames; with the actual port once it is started."""
 
@@ -88,10 +89,13 @@ class NameServer:
             raise _cannot_listen(wanted) from error
         self._frames.add(SERVICE_DESCRIPTOR, self._servicer)
         host, frames_port = self.frames_address
+        config = server_config(host, port)
+        frames_server = Server(self._frames, config, self._clock, connections_max=self._connections_max)
         try:
-            self.frames_address = Address(host, await self._frames_server.listen(host, frames_port))
+            self.frames_address = Address(host, await frames_server.listen(host, frames_port))
         except OSError as error:
             raise _cannot_listen(self.frames_address) from error
+        self._frames_server = frames_server
         await self._server.start()
         for service in ("", SERVICE_NAME):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -121,7 +125,10 @@ class NameServer:
         """Stop serving, within a little more than the grace time."""
         await self._health.enter_graceful_shutdown()
         self._servicer.stop()
-        await asyncio.gather(self._server.stop(STOP_GRACE_SECONDS), self._frames_server.drain(STOP_GRACE_SECONDS))
+        stopping = [self._server.stop(STOP_GRACE_SECONDS)]
+        if self._frames_server is not None:
+            stopping.append(self._frames_server.drain(STOP_GRACE_SECONDS))
+        await asyncio.gather(*stopping)
 
 
 def _cannot_listen(wanted: Address) -> StartError:

@@ -21,10 +21,11 @@ from mqclient.testing.fake_broker import FakeBroker
 from mqclient.testing.fake_channel import FakeStream
 from mqclient.testing.fake_cluster import FakeCluster
 from mqclient.transport import Method, methods
-from mqproto.frames_service import SERVER_CONFIG, FramesService
+from mqproto.frames_service import FramesService, server_config
 from mqproto.grpc_options import SERVER_OPTIONS
 from mqremoting import Server
 
+GRPC_PORT = 8082  # where gRPC clients of the port of frames are sent; nothing listens there
 STREAMS = (methods.PRODUCE, methods.POLL, methods.SESSION)
 UNARIES = tuple(
     method
@@ -51,7 +52,7 @@ class Loopback:
 
     @property
     def url(self) -> str:
-        return f"{'mq+frames' if self.by_frames else 'mq'}://{self.broker.address}"
+        return f"{'mq+frames' if self.by_frames else 'mq+grpc'}://{self.broker.address}"
 
 
 class Servicer:
@@ -125,8 +126,8 @@ def _name(method: Method[Any, Any]) -> str:
 
 
 @asynccontextmanager
-async def loopback_server(*, by_frames: bool = False) -> AsyncIterator[Loopback]:
-    """The fakes behind gRPC, or behind frames, on a free port."""
+async def loopback_server(*, by_frames: bool = False, port: int = 0) -> AsyncIterator[Loopback]:
+    """The fakes behind gRPC, or behind frames; by default on a free port."""
     cluster = FakeCluster("loopback")
     broker = cluster.add_broker("broker-a")
     broker.create_topic("orders")
@@ -136,12 +137,12 @@ async def loopback_server(*, by_frames: bool = False) -> AsyncIterator[Loopback]
         frames = FramesService()
         for service in SERVICES:
             frames.add(service, servicer)
-        server = Server(frames, SERVER_CONFIG)
-        port, loopback.stop = await server.listen("127.0.0.1", 0), server.close
+        server = Server(frames, server_config("127.0.0.1", GRPC_PORT))
+        port, loopback.stop = await server.listen("127.0.0.1", port), server.close
     else:
         grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
         grpc_server.add_generic_rpc_handlers((Handlers(servicer),))
-        port, loopback.stop = grpc_server.add_insecure_port("127.0.0.1:0"), partial(grpc_server.stop, None)
+        port, loopback.stop = grpc_server.add_insecure_port(f"127.0.0.1:{port}"), partial(grpc_server.stop, None)
         await grpc_server.start()
     broker.address = f"127.0.0.1:{port}"
     try:

@@ -23,10 +23,15 @@ from osenv import Clock, Rng
 ENTRY_POINT_GROUP = "mqclient.transports"
 _NAME_SERVICE = "/hourglass.mq.v1.NameService/"
 _OWN = {
-    "mq": "mqclient.transport.network:open_transport",
-    "mq+http": "mqclient.transport.network:open_transport_by_http",
-    "mq+dns": "mqclient.transport.network:open_transport_by_dns",
-    "mq+frames": "mqclient.transport.network:open_frames_transport",
+    "mq": "mqclient.transport.network:open_grpc_transport",
+    "mq+http": "mqclient.transport.network:open_grpc_transport_by_http",
+    "mq+dns": "mqclient.transport.network:open_grpc_transport_by_dns",
+    "mq+frames+http": "mqclient.transport.network:open_transport_by_http",
+    "mq+frames+dns": "mqclient.transport.network:open_transport_by_dns",
+    "mq+frames": "mqclient.transport.network:open_transport",
+    "mq+grpc": "mqclient.transport.network:open_grpc_transport",
+    "mq+grpc+http": "mqclient.transport.network:open_grpc_transport_by_http",
+    "mq+grpc+dns": "mqclient.transport.network:open_grpc_transport_by_dns",
     "fake": "mqclient.testing:open_transport",
 }
 

@@ -10,12 +10,17 @@ place of gRPC's status. The errors are those of gRPC's transport for the same ev
 | no answer in time                                                                     | RequestTimeoutError     |
 | the server finds no sense in the request, or it fits in no frame                      | IllegalArgumentError    |
 
+A server that shows by its first bytes that it speaks HTTP/2 is used by gRPC instead: a name server or a broker of an
+earlier version, or one that was addressed at its other port. No error of another kind leads there, no time that is over
+and no connection that breaks. A connection is confirmed by a ping before the first request, so nothing is sent twice.
+
 Invariant: BrokerUnreachableError is raised only when the request can have done nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Generic
 
 from mqclient.errors import (
@@ -26,13 +31,26 @@ from mqclient.errors import (
     RequestTimeoutError,
 )
 from mqclient.transport import Method, RequestT, ResponseT, not_a_name_server
+from mqclient.transport.grpc_transport import GrpcChannel, GrpcStream
 from mqproto.codes import ResponseCode
-from mqproto.frames_service import CLIENT_CONFIG
+from mqproto.frames_service import CLIENT_CONFIG, TAKES_FRAMES
 from mqproto.names import parse_address
 from mqproto.request_codes import REQUEST_CODES
-from mqremoting import Connection, DeadlineError, FrameError, NotSentError, RefusedError, RemotingError, Stream, connect
+from mqremoting import (
+    Connection,
+    DeadlineError,
+    FrameError,
+    Http2PeerError,
+    NotSentError,
+    RefusedError,
+    RemotingError,
+    Stream,
+    connect,
+)
 from osenv import Clock
 from osenv.clock import timeout
+
+logger = logging.getLogger("mqclient.frames_transport")
 
 CONNECT_TIMEOUT_S = 2.0
 
@@ -49,15 +67,22 @@ class FramesChannel:
         self._clock = clock
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
+        self._grpc: GrpcChannel | None = None
+        self._uses_grpc = False
         self._is_closed = False
 
     async def unary(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
+        if self._uses_grpc:
+            return await self._unary_by_grpc(method, request, timeout_s)
         body = request.SerializeToString()
         deadline = self._clock.monotonic() + timeout_s
         try:
             connection = self._usable or await self._connect(timeout_s)
             left_s = deadline - self._clock.monotonic()
             response = await connection.request(REQUEST_CODES[method.path], body, timeout_s=left_s)
+        except Http2PeerError as shown:
+            self.grpc(shown)
+            return await self._unary_by_grpc(method, request, deadline - self._clock.monotonic())
         except RemotingError as error:
             raise client_error(self._address, error) from error
         if response.code == _NO_SUCH_CODE and method.is_name_servers:
@@ -66,6 +91,25 @@ class FramesChannel:
             raise refused_error(self._address, RefusedError(response.code, response.remark))
         return method.response_type.FromString(response.body)  # type: ignore[arg-type]  # takes a view as well
 
+    async def _unary_by_grpc(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float
+    ) -> ResponseT:
+        try:
+            return await self.grpc().unary(method, request, timeout_s)
+        except (BrokerUnreachableError, IllegalArgumentError) as error:
+            if isinstance(error, BrokerUnreachableError) or TAKES_FRAMES in str(error):
+                self._uses_grpc = False  # the next call looks what is there now
+            raise
+
+    def grpc(self, shown: Http2PeerError | None = None) -> GrpcChannel:
+        """The channel to a server that has shown that it takes gRPC."""
+        if shown is not None and not self._uses_grpc:
+            logger.warning("%s; it is used by gRPC, as mq+grpc:// does from the start", shown)
+            self._uses_grpc = True
+        if self._grpc is None:
+            self._grpc = GrpcChannel(self._address)
+        return self._grpc
+
     def stream(self, method: Method[RequestT, ResponseT]) -> FramesStream[RequestT, ResponseT]:
         return FramesStream(self._address, method, self)
 
@@ -73,6 +117,8 @@ class FramesChannel:
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
+        if self._grpc is not None:
+            await self._grpc.close()
         if self._connection is not None:
             await self._connection.close()
 
@@ -108,7 +154,13 @@ class FramesChannel:
             host, port = parse_address(self._address)
         except ValueError as error:
             raise NotSentError(str(error)) from error
-        return await connect(host, port, config=CLIENT_CONFIG, clock=self._clock, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await connect(host, port, config=CLIENT_CONFIG, clock=self._clock, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            await connection.confirm(CONNECT_TIMEOUT_S)
+        except BaseException:
+            connection.close_soon()
+            raise
+        return connection
 
     def _opened(self, connecting: asyncio.Task[Connection]) -> None:
         self._connecting = None
@@ -126,12 +178,16 @@ class FramesStream(Generic[RequestT, ResponseT]):
         self._method = method
         self._channel = channel
         self._stream: Stream | None = None
-        self._opening: asyncio.Task[Stream] | None = None
+        self._by_grpc: GrpcStream[RequestT, ResponseT] | None = None  # when the server takes gRPC
+        self._opening: asyncio.Task[Stream | GrpcStream[RequestT, ResponseT]] | None = None
         self._has_ended = self._is_given_up = False
 
     async def write(self, request: RequestT) -> None:
-        body = request.SerializeToString()
         stream = self._stream or await self._open()
+        if isinstance(stream, GrpcStream):
+            await stream.write(request)
+            return
+        body = request.SerializeToString()
         try:
             await stream.write(body)
         except NotSentError as error:
@@ -141,6 +197,8 @@ class FramesStream(Generic[RequestT, ResponseT]):
 
     async def read(self) -> ResponseT | None:
         stream = self._stream or await self._open()
+        if isinstance(stream, GrpcStream):
+            return await stream.read()
         try:
             command = await stream.read()
         except RemotingError as error:
@@ -153,15 +211,19 @@ class FramesStream(Generic[RequestT, ResponseT]):
         self._has_ended = True
         if self._stream is not None:
             self._stream.end()
+        elif self._by_grpc is not None:
+            await self._by_grpc.done_writing()
 
     def cancel(self) -> None:
         self._is_given_up = True
         if self._stream is not None:
             self._stream.cancel()
+        elif self._by_grpc is not None:
+            self._by_grpc.cancel()
         elif self._opening is not None:
             self._opening.cancel()
 
-    async def _open(self) -> Stream:
+    async def _open(self) -> Stream | GrpcStream[RequestT, ResponseT]:
         """The open stream, the same for its writer and its reader. Raises MQClientError."""
         if self._opening is None:
             if self._is_given_up:
@@ -177,8 +239,14 @@ class FramesStream(Generic[RequestT, ResponseT]):
                 raise ConnectionLostError(f"{self._address}: the stream was given up") from None
             raise
 
-    async def _begin(self) -> Stream:
-        connection = await self._channel.connection()
+    async def _begin(self) -> Stream | GrpcStream[RequestT, ResponseT]:
+        try:
+            connection = await self._channel.connection()
+        except Http2PeerError as shown:
+            self._by_grpc = self._channel.grpc(shown).stream(self._method)
+            if self._has_ended:
+                await self._by_grpc.done_writing()
+            return self._by_grpc
         self._stream = connection.open_stream(REQUEST_CODES[self._method.path])
         if self._has_ended:
             self._stream.end()

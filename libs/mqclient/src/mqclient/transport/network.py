@@ -1,10 +1,13 @@
 """The transports to a real queue by the scheme of their URL, and where the addresses of its name servers come from.
 
-| scheme                                                   | name servers                                            |
-|----------------------------------------------------------|---------------------------------------------------------|
-| `mq://host:port;host:port`                               | these; without any, those of the variable NAMESRV_ADDR  |
-| `mq+http://host:port/path`                               | an HTTP server that answers `host:port;host:port`       |
-| `mq+dns://name:port`                                     | every A record of the name, as for a headless service   |
+| scheme                                             | name servers                                            |
+|----------------------------------------------------|---------------------------------------------------------|
+| `mq://host:port;host:port`                         | these; without any, those of the variable NAMESRV_ADDR  |
+| `mq+http://host:port/path`                         | an HTTP server that answers `host:port;host:port`       |
+| `mq+dns://name:port`                               | every A record of the name, as for a headless service   |
+
+`mq+frames`, `mq+frames+http` and `mq+frames+dns` are the same by RocketMQ's frames (frames_transport.py) and with the
+addresses of name servers' ports for frames; `mq+grpc` and so on say gRPC, which is what `mq` alone means.
 
 The HTTP server is one as for RocketMQ's TopAddressing: status 200, the first line of the body, 3 s at most. An answer
 that is empty or broken is a NoRouteError, and the older addresses stay in use.
@@ -60,14 +63,15 @@ class NetworkTransport:
         return FramesChannel(address, self.clock) if self.uses_frames else GrpcChannel(address)
 
 
-def open_transport(rest: str, *, uses_frames: bool = False) -> NetworkTransport:
+def open_transport(rest: str, *, uses_frames: bool = True) -> NetworkTransport:
     """`mq://`: `rest` is the list of name servers, or empty for the one in NAMESRV_ADDR.
 
     As in RocketMQ, the variable counts only where the program names no address. Raises IllegalArgumentError.
     """
-    addresses, origin = rest, f"mq://{rest}"
+    scheme = "mq+frames://" if uses_frames else "mq://"
+    addresses, origin = rest, f"{scheme}{rest}"
     if not rest:
-        addresses, origin = os.environ.get(NAMESRV_ADDR, ""), f"mq:// with the environment variable {NAMESRV_ADDR}"
+        addresses, origin = os.environ.get(NAMESRV_ADDR, ""), f"{scheme} with the environment variable {NAMESRV_ADDR}"
     try:
         name_servers = tuple(str(address) for address in parse_address_list(addresses))
     except ValueError as error:
@@ -75,19 +79,20 @@ def open_transport(rest: str, *, uses_frames: bool = False) -> NetworkTransport:
     return NetworkTransport(name_servers, uses_frames=uses_frames)
 
 
-def open_frames_transport(rest: str) -> NetworkTransport:
-    """`mq+frames://`, as above."""
-    return open_transport(rest, uses_frames=True)
-
-
-def open_transport_by_http(rest: str) -> NetworkTransport:
+def open_transport_by_http(rest: str, *, uses_frames: bool = True) -> NetworkTransport:
     """`mq+http://`: `rest` is `host:port/path`. Raises IllegalArgumentError."""
-    return NetworkTransport((), http_source(rest), uses_frames=False)
+    return NetworkTransport((), http_source(rest), uses_frames=uses_frames)
 
 
-def open_transport_by_dns(rest: str) -> NetworkTransport:
+def open_transport_by_dns(rest: str, *, uses_frames: bool = True) -> NetworkTransport:
     """`mq+dns://`: `rest` is `name:port`. Raises IllegalArgumentError."""
-    return NetworkTransport((), dns_source(rest), uses_frames=False)
+    return NetworkTransport((), dns_source(rest), uses_frames=uses_frames)
+
+
+# By gRPC.
+open_grpc_transport = partial(open_transport, uses_frames=False)
+open_grpc_transport_by_http = partial(open_transport_by_http, uses_frames=False)
+open_grpc_transport_by_dns = partial(open_transport_by_dns, uses_frames=False)
 
 
 class HttpNameServerSource:
