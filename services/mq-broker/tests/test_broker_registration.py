@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,13 +15,16 @@ from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.replica_state import BrokerIdentity, Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
+from mqproto.frames_service import SERVER_CONFIG, FramesService
 from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS
 from mqproto.names import Address
+from mqremoting import Server
 from osenv import SimClock
 
 IDENTITY = BrokerIdentity("c", "broker-a", 0, "127.0.0.1:10911")
 PERIOD_S = 30
 TIMEOUT_S = 10
+PROTOCOL = {"by_frames": False}
 
 
 class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
@@ -55,9 +58,25 @@ class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
             return await self.heard.get()
 
 
+@pytest.fixture(autouse=True, params=["grpc", "frames"])
+def wire(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the played name servers speak."""
+    PROTOCOL["by_frames"] = request.param == "frames"
+    yield
+    PROTOCOL["by_frames"] = False
+
+
 @asynccontextmanager
 async def name_server(port: int = 0, *, takes_parts: bool = False) -> AsyncIterator[PlayedNameServer]:
     played = PartsNameServer() if takes_parts else PlayedNameServer()  # type: ignore[abstract]  # that is all it needs
+    if PROTOCOL["by_frames"]:
+        frames = FramesService()
+        frames.add(pb.DESCRIPTOR.services_by_name["NameService"], played)
+        frames_server = Server(frames, SERVER_CONFIG)
+        played.address = Address("127.0.0.1", await frames_server.listen("127.0.0.1", port))
+        yield played
+        await frames_server.close()
+        return
     server = grpc.aio.server(options=SERVER_OPTIONS)
     name_service_pb2_grpc.add_NameServiceServicer_to_server(played, server)
     played.address = Address("127.0.0.1", server.add_insecure_port(f"127.0.0.1:{port}"))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
+from hourglass.mq.v1 import common_pb2
 from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.limits import REGISTRATION_TOPICS_MAX
 from mq_broker.core.replica_state import MASTER_ID, NO_EPOCH, BrokerIdentity, Epoch
 from mq_broker.core.topics import Topics, TopicsPart, TopicTable, parts
+from mq_broker.rpc.name_server_wire import Wire, WireError, open_wire
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError
 from mqproto.grpc_options import CHANNEL_OPTIONS, FRAME_BYTES_MAX
@@ -197,7 +196,7 @@ class _Link:
         self._address = address
         self._known = asyncio.Condition()
         self._known_version = -1
-        self._stub: Any = None
+        self._wire: Wire | None = None  # while there is a connection
         self._may_be_known = False  # a registration went out on the stream that is open, confirmed or not
         self._told: Topics | None = None  # the topics that the name server knows from the stream that is open
         self._takes_parts = True  # until an answer on this stream says otherwise
@@ -214,12 +213,12 @@ class _Link:
 
     async def leave(self) -> None:
         """Unregister, if we may be registered, and end the stream."""
-        if self._may_be_known:
+        if self._may_be_known and self._wire is not None:
             request = pb.UnregisterBrokerRequest(broker=identity_message(self._registration.identity))
             try:
-                await self._stub.UnregisterBroker(request, timeout=UNREGISTER_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                log.warning("name server %s was not told that we leave: %s", self._address, error.details())
+                await self._wire.unregister(request, UNREGISTER_TIMEOUT_S)
+            except WireError as error:
+                log.warning("name server %s was not told that we leave: %s", self._address, error)
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -227,26 +226,26 @@ class _Link:
         failures = 0
         while True:
             try:
-                async with grpc.aio.insecure_channel(str(self._address), options=CHANNEL_OPTIONS) as channel:
-                    self._stub = name_service_pb2_grpc.NameServiceStub(channel)
-                    await self._register()
-            except grpc.aio.AioRpcError as error:
+                async with open_wire(self._address, self.beat.set) as wire:
+                    self._wire = wire
+                    await self._register(wire)
+            except WireError as error:
                 failures = 0 if self.connected else failures + 1
                 if failures <= 1:
-                    log.warning("name server %s: %s", self._address, error.details())
+                    log.warning("name server %s: %s", self._address, error)
             finally:
+                self._wire = None
                 await self._tell(connected=False)
             await self._registration.clock.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
 
-    async def _register(self) -> None:
-        clock, call = self._registration.clock, self._stub.RegisterBroker()
-        call.add_done_callback(lambda _call: self.beat.set())
+    async def _register(self, wire: Wire) -> None:
+        clock = self._registration.clock
         self._told, self._takes_parts = None, True
         try:
             while True:
                 self.beat.clear()
                 version = self._registration.topics.data_version
-                response = await self._tell_topics(call, version)
+                response = await self._tell_topics(wire, version)
                 if response is None:
                     log.warning("name server %s has ended the registration", self._address)
                     return
@@ -256,14 +255,13 @@ class _Link:
                 await self._wait_for_beat(clock)
         finally:
             self._may_be_known = False
-            call.cancel()
 
-    async def _tell_topics(self, call: Any, version: int) -> pb.RegisterBrokerResponse | None:
+    async def _tell_topics(self, wire: Wire, version: int) -> pb.RegisterBrokerResponse | None:
         """Register with the topics as they are now; the answer, None when the stream has ended."""
         topics = self._registration.topics.by_name()
         response = None
         for part in parts(self._told, topics) if self._takes_parts else ():
-            response = await self._ask(call, part, version)
+            response = await self._ask(wire, part, version)
             if response is None:
                 return None
             if part.more_follows and not response.takes_parts:
@@ -271,16 +269,13 @@ class _Link:
         if response is None or not response.takes_parts:
             self._takes_parts = False
             if response is None or len(topics) > REGISTRATION_TOPICS_MAX:
-                return await self._ask(call, self._whole(topics), version)
+                return await self._ask(wire, self._whole(topics), version)
         self._told = None if response.topics_left_out or not response.takes_parts else topics
         return response
 
-    async def _ask(self, call: Any, part: TopicsPart, version: int) -> pb.RegisterBrokerResponse | None:
+    async def _ask(self, wire: Wire, part: TopicsPart, version: int) -> pb.RegisterBrokerResponse | None:
         self._may_be_known = True
-        with contextlib.suppress(asyncio.InvalidStateError):  # the stream has ended; the read says how
-            await call.write(self._registration.request(part, version))
-        response = await call.read()
-        return None if response is grpc.aio.EOF else response
+        return await wire.register(self._registration.request(part, version))
 
     def _whole(self, topics: Topics) -> TopicsPart:
         """All topics for a name server of an earlier version, as far as one request has room for them."""
