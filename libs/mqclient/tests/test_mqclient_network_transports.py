@@ -37,6 +37,8 @@ from mqclient.transport.grpc_transport import client_error
 from mqclient.transport.network import open_transport
 from mqproto.record import decode_record
 from osenv import until
+from telemetry import tracer
+from telemetry.testing.recorder import Recorder
 
 SERVERS = ("AioServer", "frames_service", "testing/loopback")
 
@@ -230,6 +232,21 @@ async def test_unknown_method_makes_no_sense(loopback: Loopback) -> None:
         )
         with pytest.raises(IllegalArgumentError, match=r"UNIMPLEMENTED|code 20300 is not supported"):
             await channel.unary(unknown, name_pb.QueryRouteRequest(), 5.0)
+
+
+async def test_a_call_by_frames_inside_a_span_has_a_span_at_each_end() -> None:
+    request = name_pb.QueryRouteRequest(topic="orders")
+    with Recorder() as recorder:
+        async with loopback_server(by_frames=True) as loopback, channel_to(loopback) as channel:
+            await channel.unary(methods.QUERY_ROUTE, request, 5.0)
+            assert recorder.spans() == []
+            with tracer("test").start_as_current_span("an order"):
+                await channel.unary(methods.QUERY_ROUTE, request, 5.0)
+        served, called, order = recorder.spans()
+    assert served.name == called.name == methods.QUERY_ROUTE.path
+    assert (served.kind, called.kind) == ("SERVER", "CLIENT")
+    assert (served.parent_span_id, called.parent_span_id) == (called.span_id, order.span_id)
+    assert served.attributes["rpc.method"] == called.attributes["rpc.method"] == "QueryRoute"
 
 
 @pytest.mark.parametrize(

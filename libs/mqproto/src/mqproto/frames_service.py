@@ -8,7 +8,8 @@ context; so there is one implementation of each method behind both protocols.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -54,6 +55,8 @@ def server_config(host: str, grpc_port: int) -> ConnectionConfig:
     return replace(SERVER_CONFIG, for_grpc_clients=sentence)
 
 
+Span = Callable[[str, Mapping[str, str]], AbstractContextManager[object]]
+
 # What a servicer aborts a call with. Every other status says that the outcome is not known.
 _CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: ResponseCode.INVALID_PARAMETER,
@@ -66,6 +69,11 @@ class _Method:
     descriptor: MethodDescriptor
     request_type: Any
     handle: Callable[[Any, Any], Awaitable[Any]]
+
+    @property
+    def path(self) -> str:
+        """As gRPC writes it."""
+        return f"/{self.descriptor.containing_service.full_name}/{self.descriptor.name}"
 
     @property
     def is_stream(self) -> bool:
@@ -84,8 +92,11 @@ class _Method:
 class FramesService:
     """Implements `mqremoting.Service` by servicers; before any is added, every request is told to come again."""
 
-    def __init__(self, calls_max: int | None = None) -> None:
-        """One more request than `calls_max`, of all connections together, is refused with SYSTEM_BUSY."""
+    def __init__(self, calls_max: int | None = None, span: Span | None = None) -> None:
+        """One more request than `calls_max`, of all connections together, is refused with SYSTEM_BUSY. `span` is what a
+        request runs in that has fields, which only those of callers have that trace it; it gets path and fields.
+        """
+        self._span = span
         self._methods: dict[int, _Method] = {}
         self._calls_max = calls_max
         self._calls = 0
@@ -121,8 +132,10 @@ class FramesService:
     async def _answer(self, method: _Method, call: Call) -> None:
         context = _Context(call.connection)
         self._calls += 1
+        fields = call.command.ext_fields
         try:
-            response: Message = await method.handle(method.parse(call.command.body), context)
+            with self._span(method.path, fields) if fields and self._span is not None else nullcontext():
+                response: Message = await method.handle(method.parse(call.command.body), context)
             call.respond(response.SerializeToString())
             if context.is_watched:
                 await call.connection.writable()

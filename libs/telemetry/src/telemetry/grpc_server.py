@@ -1,4 +1,4 @@
-"""Spans of a gRPC server's calls, for servers whose streams live as long as their clients.
+"""Spans of a server's calls, by gRPC and by RocketMQ's frames, for servers whose streams live as long as their clients.
 
 Traced is a call that its caller traces, and that has one request and one answer. A stream of hours is nothing that a
 span could tell of, and neither health checks nor calls of callers without a trace are worth a trace of their own.
@@ -6,10 +6,13 @@ span could tell of, and neither health checks nor calls of callers without a tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from telemetry.context import TRACEPARENT
+from opentelemetry.trace import SpanKind
+
+from telemetry.context import TRACEPARENT, joined_span
 from telemetry.providers import is_tracing
 
 if TYPE_CHECKING:
@@ -40,3 +43,16 @@ def call_interceptors(services: Iterable[ServiceDescriptor]) -> Sequence[grpc.ai
         return call.method in methods and any(key == TRACEPARENT for key, _ in call.invocation_metadata or ())
 
     return (aio_server_interceptor(filter_=is_traced),)  # type: ignore[no-untyped-call]
+
+
+def frames_call_span(path: str, fields: Mapping[str, str]) -> AbstractContextManager[object]:
+    """What a call with one request and one answer runs in that has come by frames: the same span as by gRPC."""
+    if TRACEPARENT not in fields or not is_tracing():
+        return nullcontext()
+    return joined_span(path, fields[TRACEPARENT], kind=SpanKind.SERVER, attributes=frames_call_attributes(path))
+
+
+def frames_call_attributes(path: str) -> dict[str, str]:
+    """Of the spans of one call by frames, at either end."""
+    service, _, method = path[1:].partition("/")
+    return {"rpc.system": "rocketmq_remoting", "rpc.service": service, "rpc.method": method}

@@ -46,7 +46,7 @@ from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
 from osenv.network import break_connections
 from osenv.pooled_files import raise_open_files_limit
 from osenv.process import freeze_garbage_collector, reload_event, stop_event
-from telemetry.grpc_server import call_interceptors
+from telemetry.grpc_server import call_interceptors, frames_call_span
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
     server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
     ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
-    frames = FramesService()
+    frames = FramesService(span=frames_call_span)
     host = config.bind_address
     process.port = await _listen(process, add_port(server), process.port, Address(host, config.listen_port))
     process.ha_port = await _listen(process, add_port(ha_server), process.ha_port, Address(host, config.ha_listen_port))

@@ -26,7 +26,7 @@ from mqremoting import Server
 from osenv import Clock, RealClock
 from osenv.pooled_files import raise_open_files_limit
 from osenv.process import reload_event, stop_event
-from telemetry.grpc_server import call_interceptors
+from telemetry.grpc_server import call_interceptors, frames_call_span
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class NameServer:
             interceptors=call_interceptors([SERVICE_DESCRIPTOR]),
             maximum_concurrent_rpcs=CALLS_MAX,
         )
-        self._frames = FramesService(CALLS_MAX)
+        self._frames = FramesService(CALLS_MAX, frames_call_span)
         self._frames_server: Server | None = None
         self._connections_max = connections_max
         self.frames_address = Address(config.bind_address, config.frames_listen_port)

@@ -24,6 +24,7 @@ from mqclient.transport import Method, methods
 from mqproto.frames_service import FramesService, server_config
 from mqproto.grpc_options import SERVER_OPTIONS
 from mqremoting import Server
+from telemetry.grpc_server import frames_call_span
 
 GRPC_PORT = 8082  # where gRPC clients of the port of frames are sent; nothing listens there
 STREAMS = (methods.PRODUCE, methods.POLL, methods.SESSION)
@@ -134,7 +135,7 @@ async def loopback_server(*, by_frames: bool = False, port: int = 0) -> AsyncIte
     loopback = Loopback(cluster, broker, by_frames=by_frames)
     servicer = Servicer(loopback)
     if by_frames:
-        frames = FramesService()
+        frames = FramesService(span=frames_call_span)
         for service in SERVICES:
             frames.add(service, servicer)
         server = Server(frames, server_config("127.0.0.1", GRPC_PORT))

@@ -23,6 +23,8 @@ import asyncio
 import logging
 from typing import Generic
 
+from opentelemetry.trace import SpanKind, get_current_span
+
 from mqclient.errors import (
     BrokerUnreachableError,
     ConnectionLostError,
@@ -49,6 +51,8 @@ from mqremoting import (
 )
 from osenv import Clock
 from osenv.clock import timeout
+from telemetry import inject, is_tracing, tracer
+from telemetry.grpc_server import frames_call_attributes
 
 logger = logging.getLogger("mqclient.frames_transport")
 
@@ -72,6 +76,18 @@ class FramesChannel:
         self._is_closed = False
 
     async def unary(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
+        if not (is_tracing() and get_current_span().get_span_context().is_valid):
+            return await self._unary(method, request, timeout_s, {})
+        with tracer("mqclient").start_as_current_span(
+            method.path, kind=SpanKind.CLIENT, attributes=frames_call_attributes(method.path)
+        ):
+            fields: dict[str, str] = {}
+            inject(fields)
+            return await self._unary(method, request, timeout_s, fields)
+
+    async def _unary(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float, fields: dict[str, str]
+    ) -> ResponseT:
         if self._uses_grpc:
             return await self._unary_by_grpc(method, request, timeout_s)
         body = request.SerializeToString()
@@ -79,7 +95,7 @@ class FramesChannel:
         try:
             connection = self._usable or await self._connect(timeout_s)
             left_s = deadline - self._clock.monotonic()
-            response = await connection.request(REQUEST_CODES[method.path], body, timeout_s=left_s)
+            response = await connection.request(REQUEST_CODES[method.path], body, timeout_s=left_s, ext_fields=fields)
         except Http2PeerError as shown:
             self.grpc(shown)
             return await self._unary_by_grpc(method, request, deadline - self._clock.monotonic())
