@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._abort: Timer | None = None
         self._on_lost: list[Callable[[], None]] = []
         self._liveness = Liveness(self)
-        self._first: asyncio.Future[None] | None = None  # whoever waits for the first frame of the peer
+        self._first: asyncio.Future[None] | None = None  # done with the first frame of the peer
         self._has_heard = False
         self._refusal: Refusal | None = None  # of a peer that is a gRPC client
 
