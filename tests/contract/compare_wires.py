@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import uvloop
 
+from hourglass_loadtest.machine import describe_run
 from hourglass_local.cluster import ASYNC_FLUSH, Cluster
 from mqclient import Message, Producer
 
@@ -89,6 +90,7 @@ async def compare(rounds: int) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    head = describe_run() | {"load": [round(one, 1) for one in os.getloadavg()]}
     results = uvloop.run(compare(rounds))
     table = {
         case: {
@@ -119,10 +121,7 @@ def main() -> None:
         "frames beside gRPC: " + ", ".join(f"{ratio} times with {count} in flight" for count, ratio in ratios.items())
     )
     settings = {"rounds": rounds, "seconds": SECONDS, "body_bytes": len(BODY), "flush": ASYNC_FLUSH}
-    machine = {"cores": os.cpu_count(), "load": [round(one, 1) for one in os.getloadavg()]}
-    EVIDENCE.write_text(
-        json.dumps({"settings": settings, "machine": machine, "results": table, "ratios": ratios}, indent=2) + "\n"
-    )
+    EVIDENCE.write_text(json.dumps(head | settings | {"results": table, "ratios": ratios}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
