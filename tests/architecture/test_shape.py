@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import shape
 
 MODULE = """from __future__ import annotations
@@ -32,6 +33,7 @@ def test_lines_imports_and_functions_of_a_package_are_counted(tmp_path: Path) ->
     )
 
 
+@pytest.mark.timeout(300)  # 20 s of processor time
 def test_a_path_is_what_this_repository_executes_of_it(tmp_path: Path) -> None:
     out = tmp_path / "shape.json"
     subprocess.run([sys.executable, shape.__file__, "--out", out], check=True, stdout=subprocess.DEVNULL)
