@@ -164,7 +164,7 @@ def test_every_process_has_a_budget_a_service_and_probes_of_its_own_ports(one: D
     if one["kind"] == "StatefulSet":
         assert one["spec"]["serviceName"] == service["metadata"]["name"]
         assert service["spec"]["clusterIP"] == "None"
-        assert service["spec"]["publishNotReadyAddresses"] is True  # who starts first has to be found
+        assert service["spec"]["publishNotReadyAddresses"] is True  # the first member to start has to be found
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         if "grpc" in container[probe]:
             assert container[probe]["grpc"]["port"] == ports["grpc"]
@@ -255,7 +255,7 @@ def test_brokers_understand_their_files_and_make_a_pair() -> None:
         for name in ("broker-a", "broker-a-s")
     )
     differing = {line.split(" ")[0] for line in master_pairs ^ slave_pairs if not line.startswith("#")}
-    assert differing == {"brokerId", "brokerRole"}  # who is the master may change
+    assert differing == {"brokerId", "brokerRole"}  # the master may change
 
 
 def test_name_servers_understand_their_file_and_are_as_many_as_the_others_are_told() -> None:

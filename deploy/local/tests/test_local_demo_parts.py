@@ -36,7 +36,7 @@ def test_plan_has_every_kind_of_buyer_and_pays_in_time() -> None:
     assert {order.then for order in orders if order.pays not in PAID_SOON} == {Then.WAITS}
     counts = Counter(order.pays for order in orders)
     assert counts == Counter({kind: 10 * HABITS.count(kind) for kind in Pays})
-    assert 60 <= counts[Pays.SOON] + counts[Pays.TWICE] <= 100  # about half, with those who win their race
+    assert 60 <= counts[Pays.SOON] + counts[Pays.TWICE] <= 100  # about half, and the winners of races
     for order in orders:
         first_ms, last_ms = PAY_FROM_TO_MS[order.pays]
         assert first_ms <= order.pay_after_ms <= last_ms

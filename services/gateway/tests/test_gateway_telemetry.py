@@ -1,4 +1,4 @@
-"""What the gateway decides and tells later is in the trace of who asked for it."""
+"""What the gateway decides and reports later is in the trace of the request that asked for it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def configure(service_name: str, log_level: str = "INFO", *, port: int = 0) -> N
     if log_level not in LOG_LEVELS:
         raise ValueError(f"the log level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
     try:
-        from telemetry.logs import configure_logging  # noqa: PLC0415 - structlog is for services, not for all who send
+        from telemetry.logs import configure_logging  # noqa: PLC0415 - only services have structlog
     except ModuleNotFoundError as error:
         raise TelemetryConfigError(_MISSING.format(error.name)) from error
     configure_logging(service_name, log_level)
