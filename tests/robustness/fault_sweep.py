@@ -134,9 +134,10 @@ def faults_of(name: str, number: int) -> Iterator[Fault]:
 
 
 def sample(seed: int) -> dict[str, list[Run]]:
-    """By scenario: for each place in the source one of its calls with every fault.
+    """By scenario: for each place in the source one of its calls with every error, and with a disk that dies at it.
 
-    A place that several scenarios reach is in the first of them; which of its calls fails, `seed` says.
+    A place that several scenarios reach is in the first of them. `seed` says which of its calls fails, and which errors
+    come once and which for ever.
     """
     rng, known = SeededRng(seed), set[Seen]()
     runs: dict[str, list[Run]] = {}
@@ -147,8 +148,13 @@ def sample(seed: int) -> dict[str, list[Run]]:
                 calls.setdefault(seen, []).append(number)
         known.update(calls)
         chosen = [rng.choice(numbers) for numbers in calls.values()]
-        runs[name] = [Run(name, fault) for number in chosen for fault in faults_of(name, number)]
+        runs[name] = [Run(name, fault) for number in chosen for fault in _one_of_each_kind(rng, name, number)]
     return runs
+
+
+def _one_of_each_kind(rng: SeededRng, name: str, number: int) -> list[Fault]:
+    *lasting_or_not, dead = faults_of(name, number)  # in pairs: once, for ever
+    return [*(rng.choice(pair) for pair in zip(lasting_or_not[::2], lasting_or_not[1::2], strict=True)), dead]
 
 
 def every_run(seed: int) -> list[Run]:
@@ -173,10 +179,11 @@ def sweep(runs: Sequence[Run], *, deadline: float = float("inf")) -> SweepReport
     """Make these runs, or as many as the time until `deadline` (of time.monotonic) allows."""
     report = SweepReport()
     with quiet(), few_collections():
+        for name in {run.scenario for run in runs}:
+            report.seen.update(seen for seen in recorded(name) if seen is not None)
         for run in runs:
             if time.monotonic() >= deadline:
                 break
-            report.seen.update(seen for seen in recorded(run.scenario) if seen is not None)
             _make(run, report)
     return report
 

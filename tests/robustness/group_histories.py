@@ -11,7 +11,7 @@ from histories import History, HistorySweep, executed, run_machine
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-HISTORIES, PARTS = 1_000, 2  # of `make test`
+HISTORIES = 200  # of `make test`; `make robustness` goes on
 STEPS_MAX = 14
 RULES = frozenset(
     {
@@ -135,12 +135,12 @@ def run_histories(count: int, seed: int) -> Counter[str]:
     return GroupHistory.ran
 
 
-def run_part(part: int) -> str:
-    """One of the PARTS of the HISTORIES of `make test`; what was executed, for people. Raises what broke."""
-    ran = run_histories(HISTORIES // PARTS, seed=part + 1)
-    if ran["histories"] < HISTORIES // PARTS or not ran.keys() >= RULES or ran["messages consumed"] < ran["histories"]:
+def run_sample() -> str:
+    """The HISTORIES of `make test`; what was executed, for people. Raises what broke."""
+    ran = run_histories(HISTORIES, seed=1)
+    if ran["histories"] < HISTORIES or not ran.keys() >= RULES or ran["messages consumed"] < ran["histories"]:
         raise AssertionError(f"too little has happened to show anything: {executed(ran)}")
-    return f"consumer groups, part {part + 1} of {PARTS}: {executed(ran)}"
+    return f"consumer groups: {executed(ran)}"
 
 
 GROUP_SWEEP = HistorySweep("groups", "G18", "histories of consumer groups", run_histories)

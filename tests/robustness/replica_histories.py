@@ -28,7 +28,7 @@ from mq_broker.store import log_feed, retention
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng
 
-HISTORIES, PARTS = 100, 4  # of `make test`
+HISTORIES = 24  # of `make test`; `make robustness` goes on
 EVENTS = 2_000
 SILENCE_S, JOIN_WAIT_S, JOIN_AGAIN_S, JOIN_FRESH_S = 0.6, 0.2, 0.5, 0.2  # a tenth, as replica_node.py has it
 ROUND_INTERVAL_S = 1.0
@@ -214,13 +214,13 @@ def run_histories(count: int, seed: int) -> Counter[str]:
     return ran
 
 
-def run_part(part: int) -> str:
-    """One of the PARTS of the HISTORIES of `make test`; what was executed, for people. Raises what broke."""
-    ran = run_histories(HISTORIES // PARTS, part + 1)
+def run_sample() -> str:
+    """The HISTORIES of `make test`; what was executed, for people. Raises what broke."""
+    ran = run_histories(HISTORIES, seed=1)
     never = sorted(EXECUTED - ran.keys())
-    if never or ran["events"] < EVENTS * HISTORIES // PARTS:
+    if never or ran["events"] < EVENTS * HISTORIES:
         raise AssertionError(f"too little has happened to show anything; never: {never}; else: {executed(ran)}")
-    return f"master and slave, part {part + 1} of {PARTS}: {executed(ran)}"
+    return f"master and slave: {executed(ran)}"
 
 
 REPLICA_SWEEP = HistorySweep("replicas", "G6", "simulated master-slave histories", run_histories, goal=50_000)

@@ -16,7 +16,7 @@ from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SimDisk
 
-STATES = 2_000
+STATES = 1_000
 
 
 def show(report: CrashReport) -> None:
@@ -24,7 +24,7 @@ def show(report: CrashReport) -> None:
     assert not report.violations, "\n".join(map(str, report.violations))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_power_cut_leaves_what_was_acknowledged(seed: int) -> None:
     report = explore(seed, STATES)
     show(report)
@@ -71,7 +71,7 @@ def test_a_store_that_forgets_its_duty_is_found_out(
     monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, broken: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    report = explore(11, 2 * STATES, violations_max=1)
+    report = explore(11, 4 * STATES, violations_max=1)
     assert len(report.violations) == 1, f"{name} does nothing, unnoticed"
     place = report.violations[0].place
     assert replay(place).violations[0].place == place

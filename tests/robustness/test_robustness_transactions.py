@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from transaction_database import ShopDatabase
-from transaction_histories import PARTS, TransactionHistory, run_part
+from transaction_histories import TransactionHistory, run_sample
 from transaction_world import TransactionWorld
 
 from mq_broker.store.message_store import FlushDiskType
 
 
 @pytest.mark.mechanism("T1")
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.timeout(600)
 def test_a_message_is_visible_if_and_only_if_its_local_transaction_committed(
-    part: int, record_property: Callable[[str, object], None]
+    record_property: Callable[[str, object], None],
 ) -> None:
-    record_property("figure", run_part(part))
+    record_property("figure", run_sample())
 
 
 def test_a_history_ends_with_the_violation_of_its_step_and_not_with_what_that_leads_to(
