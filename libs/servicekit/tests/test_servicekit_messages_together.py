@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,10 +26,12 @@ class Unit:
         self._things: list[str] = []
         self.transactions = self
 
-    async def record(self, transaction_id: str, _at_ms: int) -> None:
-        if transaction_id in self._units.ended:
+    def begin(self, transaction_ids: Sequence[str], _at_ms: int) -> None:
+        self._recorded = set(transaction_ids)
+
+    async def record(self) -> None:
+        for transaction_id in self._recorded & self._units.ended.keys():
             raise TransactionGivenUpError(transaction_id)
-        self._recorded.add(transaction_id)
 
     async def answer_check(self, transaction_id: str, _at_ms: int) -> LocalOutcome:
         return self._units.ended.setdefault(transaction_id, LocalOutcome.ROLLED_BACK)

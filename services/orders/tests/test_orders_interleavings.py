@@ -100,8 +100,8 @@ class Shop:
         order, first = place(f"order-{number}", BUYER.subject, lines, "CNY", origin, payment_window_ms=0)
         async with self.units.writing() as unit:
             await unit.products.add(product)
-            await unit.orders.add(order, first, KeyClaim(BUYER.subject, order.order_id, "fingerprint", order.order_id))
-            assert await unit.products.reserve(product.product_id, UNITS, product.price_minor)
+            claim = KeyClaim(BUYER.subject, order.order_id, "fingerprint", order.order_id)
+            assert not await unit.orders.place(order, first, claim)
             await unit.commit()
         return order
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Awaitable, Callable
 
 import pytest
+from sqlalchemy import text
 
 from orders.domain.order import Order, OrderStatus
 from orders.service.use_case import OrderFilter
-from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
+from orders.testing import BUYER, SELLER, RunningOrders, running_orders
 from servicekit.errors import PublishError, TransactionGivenUpError
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die
 from servicekit.testing.databases import NewDatabaseUrl
@@ -228,9 +229,9 @@ async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_r
         await orders.add_product()
 
         async def be_overtaken(_transaction_id: str) -> None:
-            async with orders.application.units.writing() as unit:
-                assert await unit.products.reserve("seat", 10, PRODUCT.price_minor)
-                await unit.commit()
+            async with orders.database.writing() as connection:
+                await connection.execute(text("UPDATE products SET available = 0, reserved = 10"))
+                await connection.commit()
 
         orders.publisher.before_local = be_overtaken
         refused = await orders.post_order("k")

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from orders.domain.errors import (
     IllegalTransitionError,
@@ -15,11 +16,11 @@ from orders.domain.errors import (
     UnknownOrderError,
     UnknownProductError,
 )
-from orders.domain.order import ChangeReason, OrderStatus, Origin, RequestedLine
+from orders.domain.order import ChangeReason, OrderLine, OrderStatus, Origin, RequestedLine, place
 from orders.domain.product import Product
 from orders.service.close_order import ExpiryOutcome
 from orders.service.place_order import OrderRequest, Placed
-from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
+from orders.testing import BUYER, SELLER, RunningOrders, running_orders
 from servicekit.errors import KeyReusedError, RequestInFlightError
 from servicekit.sql.units import KeyClaim
 from servicekit.testing.databases import NewDatabaseUrl
@@ -56,14 +57,14 @@ async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(new
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await orders.add_product(Product("tea", "Tea", 1, "EUR", available=5))
-        place = orders.application.use_cases.place_order
+        place_order = orders.application.use_cases.place_order
         for lines, error in (
             ((RequestedLine("seat", 1), RequestedLine("ghost", 1)), UnknownProductError),
             ((RequestedLine("seat", 1), RequestedLine("tea", 6)), MixedCurrenciesError),
             ((RequestedLine("seat", 11),), InsufficientStockError),
         ):
             with pytest.raises(error):
-                await place(OrderRequest("buyer-1", lines), "k")
+                await place_order(OrderRequest("buyer-1", lines), "k")
         assert stock(await orders.product()) == (10, 0, 0)
         await orders.place("k")
         assert len(orders.publisher.messages) == 1
@@ -80,23 +81,72 @@ async def test_the_last_unit_goes_to_exactly_one_of_many_buyers(new_database_url
 async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
-        async with orders.application.units.writing() as unit:
-            assert not await unit.products.reserve("seat", 11, PRODUCT.price_minor)
-            assert await unit.products.reserve("seat", 10, PRODUCT.price_minor)
-            assert not await unit.products.reserve("seat", 1, PRODUCT.price_minor)
-            with pytest.raises(RuntimeError, match="fewer are reserved"):
-                await unit.products.release("seat", 11)
+        await orders.add_product(Product("meal", "A meal", 3000, "CNY", available=5))
+        await orders.add_product(Product("tea", "Tea", 100, "CNY", available=5, is_on_sale=False))
+
+        async def refused(name: str, *lines: tuple[str, int, int]) -> set[str]:
+            of_order = tuple(OrderLine(*line) for line in lines)
+            order, first = place(name, "buyer-1", of_order, "CNY", Origin("buyer-1", 0), payment_window_ms=1)
+            async with orders.application.units.writing() as unit:
+                refused = set(await unit.orders.place(order, first, KeyClaim("buyer-1", name, "f", name)))
+                if not refused:
+                    await unit.commit()
+            return refused
+
+        assert await refused("too many", ("seat", 11, 15800), ("meal", 1, 3000)) == {"seat"}
+        assert await refused("another price", ("seat", 1, 15800), ("meal", 1, 2999)) == {"meal"}
+        assert await refused("not on sale", ("tea", 1, 100), ("meal", 6, 3000)) == {"meal", "tea"}
+        assert await refused("the last ones", ("seat", 10, 15800), ("meal", 5, 3000)) == set()
+        assert await refused("none left", ("seat", 1, 15800)) == {"seat"}
+        assert stock(await orders.product("seat")) == (0, 10, 0)
+        assert stock(await orders.product("meal")) == (0, 5, 0)
+
+
+async def test_an_order_whose_units_are_not_there_is_not_closed(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        await orders.add_product()
+        order = await orders.place("k", quantity=2)
+        async with orders.database.writing() as connection:
+            await connection.execute(text("UPDATE products SET reserved = 1"))
+            await connection.commit()
+        with pytest.raises(RuntimeError, match="more units than its products"):
+            await orders.cancel(order.order_id)
+        assert await orders.order(order.order_id) == order
+        assert stock(await orders.product()) == (8, 1, 0)
+
+
+async def test_orders_of_the_same_products_in_any_order_do_not_wait_for_each_other_in_a_circle(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        names = [f"product-{number}" for number in range(4)]
+        for name in names:
+            await orders.add_product(Product(name, name, 1, "CNY", available=24))
+        use_cases = orders.application.use_cases
+
+        async def place_and_cancel(number: int) -> None:
+            turned = [*names[number % 4 :], *names[: number % 4]]
+            turned = turned[::-1] if number % 2 else turned
+            request = OrderRequest("buyer-1", tuple(RequestedLine(name, 1) for name in turned[:3]))
+            placed = await use_cases.place_order(request, f"k{number}")
+            if number % 3:
+                await orders.cancel(placed.order.order_id)
+
+        await asyncio.gather(*(place_and_cancel(number) for number in range(24)))
+        stocks = [stock(await orders.product(name)) for name in names]
+        assert sum(reserved for _, reserved, _ in stocks) == 3 * 24 // 3
+        assert [sum(numbers) for numbers in stocks] == [24] * 4
 
 
 async def test_a_repeated_key_answers_with_the_order_as_it_was_placed(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
-        place = orders.application.use_cases.place_order
-        first = await place(REQUEST, "k")
+        place_order = orders.application.use_cases.place_order
+        first = await place_order(REQUEST, "k")
         await orders.cancel(first.order.order_id)
-        assert await place(REQUEST, "k") == Placed(first.order, replayed=True)
+        assert await place_order(REQUEST, "k") == Placed(first.order, replayed=True)
         with pytest.raises(KeyReusedError):
-            await place(OrderRequest("buyer-1", (RequestedLine("seat", 2),)), "k")
+            await place_order(OrderRequest("buyer-1", (RequestedLine("seat", 2),)), "k")
         assert stock(await orders.product()) == (10, 0, 0)
 
 
@@ -120,11 +170,11 @@ async def test_of_concurrent_requests_with_one_key_one_makes_an_order_and_the_ot
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
-        place = orders.application.use_cases.place_order
-        results = await asyncio.gather(*(place(REQUEST, "k") for _ in range(5)), return_exceptions=True)
+        place_order = orders.application.use_cases.place_order
+        results = await asyncio.gather(*(place_order(REQUEST, "k") for _ in range(5)), return_exceptions=True)
         assert sum(isinstance(result, Placed) for result in results) == 1
         assert sum(isinstance(result, RequestInFlightError) for result in results) == 4
-        assert (await place(REQUEST, "k")).replayed
+        assert (await place_order(REQUEST, "k")).replayed
         assert stock(await orders.product()) == (9, 1, 0)
 
 
@@ -137,7 +187,7 @@ async def test_a_key_that_another_process_has_just_claimed_is_in_flight(new_data
 
         async def claim_with_an_order() -> None:
             async with orders.application.units.writing() as unit:
-                await unit.orders.add(replace(order, order_id="other"), replace(first, order_id="other"), claim)
+                await unit.orders.place(replace(order, order_id="other"), replace(first, order_id="other"), claim)
 
         async def claim_alone() -> None:
             async with orders.application.units.writing() as unit:

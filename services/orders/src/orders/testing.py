@@ -10,7 +10,7 @@ queue that remembers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn
@@ -27,7 +27,18 @@ from orders.domain.errors import (
     UnknownOrderError,
     UnknownProductError,
 )
-from orders.domain.order import Order, OrderStatus, Payment, PaymentHold, RefundRequest, RequestedLine, StatusChange
+from orders.domain.order import (
+    RESERVATION,
+    Order,
+    OrderLine,
+    OrderStatus,
+    Payment,
+    PaymentHold,
+    RefundRequest,
+    RequestedLine,
+    StatusChange,
+    UnitMove,
+)
 from orders.domain.product import Product
 from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.service.payments import PaymentDesk, PaymentOutcome
@@ -102,7 +113,7 @@ class MemoryUnitOfWork:
 
 
 class MemoryProducts:
-    """Implements `Products`; that stock is never negative, a product holds itself."""
+    """Implements `Products`."""
 
     def __init__(self, state: MemoryState) -> None:
         self._products = state.products
@@ -126,33 +137,8 @@ class MemoryProducts:
     async def change(self, product: Product) -> None:
         self._products[product.product_id] = product
 
-    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
-        found = self._products[product_id]
-        if found.available < quantity or not found.is_on_sale or found.price_minor != price_minor:
-            return False
-        self._move(product_id, available=-quantity, reserved=quantity)
-        return True
-
-    async def release(self, product_id: str, quantity: int) -> None:
-        self._move(product_id, reserved=-quantity, available=quantity)
-
-    async def sell(self, product_id: str, quantity: int) -> None:
-        self._move(product_id, reserved=-quantity, sold=quantity)
-
-    async def take_back(self, product_id: str, quantity: int) -> None:
-        self._move(product_id, sold=-quantity, available=quantity)
-
     async def stock_sums(self) -> StockSums:
         _left_out()
-
-    def _move(self, product_id: str, *, available: int = 0, reserved: int = 0, sold: int = 0) -> None:
-        found = self._products[product_id]
-        self._products[product_id] = replace(
-            found,
-            available=found.available + available,
-            reserved=found.reserved + reserved,
-            sold=found.sold + sold,
-        )
 
 
 class MemoryOrders:
@@ -161,12 +147,20 @@ class MemoryOrders:
     def __init__(self, state: MemoryState) -> None:
         self._orders = state.orders
         self._history = state.history
-        self._keys = state.keys
+        self._keys = MemoryKeys(state.keys)
+        self._products = state.products
 
-    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
-        await MemoryKeys(self._keys).claim(claim, order.created_at_ms)
+    async def before_placing(
+        self, buyer_id: str, key: str, product_ids: Collection[str]
+    ) -> tuple[KeyClaim | None, dict[str, Product]]:
+        found = {product_id: self._products[product_id] for product_id in product_ids if product_id in self._products}
+        return await self._keys.find(buyer_id, key), found
+
+    async def place(self, order: Order, first: StatusChange, claim: KeyClaim) -> Collection[str]:
+        await self._keys.claim(claim, order.created_at_ms)
         self._orders[order.order_id] = order
         self._history[order.order_id] = (first,)
+        return [line.product_id for line in order.lines if not self._reserve(line)]
 
     async def get(self, order_id: str) -> Order:
         if order_id not in self._orders:
@@ -182,6 +176,9 @@ class MemoryOrders:
             raise StatusChangedError(order.order_id)
         self._orders[order.order_id] = order
         self._history[order.order_id] += (change,)
+        if change.unit_move is not None:
+            for line in order.lines:
+                self._move(change.unit_move, line)
 
     async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
         if self._orders[order.order_id] != order:
@@ -196,6 +193,20 @@ class MemoryOrders:
 
     async def count_paid(self) -> int:
         _left_out()
+
+    def _reserve(self, line: OrderLine) -> bool:
+        found = self._products[line.product_id]
+        is_as_read = found.is_on_sale and found.price_minor == line.unit_price_minor
+        if found.available < line.quantity or not is_as_read:
+            return False
+        self._move(RESERVATION, line)
+        return True
+
+    def _move(self, move: UnitMove, line: OrderLine) -> None:
+        found = self._products[line.product_id]
+        source, target = getattr(found, move.source), getattr(found, move.target)
+        moved: dict[str, Any] = {move.source: source - line.quantity, move.target: target + line.quantity}
+        self._products[line.product_id] = replace(found, **moved)
 
 
 class MemoryRefunds:
@@ -236,11 +247,16 @@ class MemoryTransactions:
 
     def __init__(self, state: MemoryState) -> None:
         self._rows = state.transactions
+        self._begun: Sequence[str] = ()
 
-    async def record(self, transaction_id: str, at_ms: int) -> None:
-        if transaction_id in self._rows:
-            raise TransactionGivenUpError(transaction_id)
-        self._rows.add(transaction_id)
+    def begin(self, transaction_ids: Sequence[str], at_ms: int) -> None:
+        self._begun = transaction_ids
+
+    async def record(self) -> None:
+        for transaction_id in self._begun:
+            if transaction_id in self._rows:
+                raise TransactionGivenUpError(transaction_id)
+            self._rows.add(transaction_id)
 
     async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
         _left_out()

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import aiosqlite
 from sqlalchemy import Connection, Engine, bindparam, event, func, make_url, select, text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -71,6 +71,11 @@ def postgresql_errors() -> Iterator[None]:
 
 def _may_try_again(state: str | None) -> bool:
     return state is not None and (state in TRY_AGAIN_STATES or state.startswith(TRY_AGAIN_CLASSES))
+
+
+def violated_table(error: IntegrityError) -> str | None:
+    """The table whose constraint a statement has violated. Only PostgreSQL tells it."""
+    return getattr(getattr(error.orig, "__cause__", None), "table_name", None)
 
 
 class FailedUnitError(RuntimeError):

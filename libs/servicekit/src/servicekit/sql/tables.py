@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    CursorResult,
+    Executable,
     ForeignKey,
     Index,
     Insert,
@@ -19,15 +22,18 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import TypeEngine
 
 from mqclient import CheckUnansweredError, IllegalArgumentError, LocalTransactionState
 from mqclient.errors import TransactionTombstonedError
-from mqclient.sqlalchemy import Expiry, InboxTable, Retention, TableCleaner, TransactionTable
+from mqclient.sqlalchemy import COMMITTED, Expiry, InboxTable, Retention, TableCleaner, TransactionTable
 from osenv import Clock
 from servicekit.background import Background
 from servicekit.errors import (
@@ -37,63 +43,20 @@ from servicekit.errors import (
     TransactionGivenUpError,
 )
 from servicekit.message import OutgoingMessage
+from servicekit.sql.backends import violated_table
 from servicekit.sql.database import Database
 from servicekit.sql.outbox import KeptMessage
 from servicekit.sql.schema import ROW_ID
 from servicekit.sql.units import TRANSACTIONS_KEEP_DAYS, KeyClaim, LocalOutcome
 
-Row = Mapping[str, object]
 
+def rows_of_arrays(**types: type[TypeEngine[Any]]) -> TableValuedAlias:
+    """The rows whose columns are arrays, one parameter for each name: unnest(:a, :b) AS given(a, b); on PostgreSQL.
 
-class InsertTogether:
-    """Inserts for these tables, in the order of their references. A key that the database numbers is left out.
-
-        _ADD = InsertTogether(orders, order_lines, order_history)
-        await _ADD.execute(connection, [[order], lines, [change]])
-
-    On PostgreSQL each statement is a round trip, which costs more than its rows: all the tables are one `WITH ...
-    INSERT`, whose text is the same for any number of rows, so that it is prepared once. References between the tables
-    are checked when it ends. On SQLite a statement of a writing unit costs next to nothing, and each table has its own.
+    The text of the statement is the same for any number of rows, so that it is prepared once.
     """
-
-    def __init__(self, *tables: Table) -> None:
-        # Built once: building a statement takes SQLAlchemy longer than a database takes to execute it.
-        self._columns = {
-            table: [column.name for column in table.c if _is_given(table, column.name)] for table in tables
-        }
-        self._inserts = [insert(table).inline() for table in tables]
-        *others, last = (_insert_of_arrays(table, names) for table, names in self._columns.items())
-        self._together = last.add_cte(*(other.cte(other.table.name) for other in others))
-
-    async def execute(self, connection: AsyncConnection, rows: Sequence[Sequence[Row]]) -> None:
-        """Insert the rows, given table by table; each row names every column. Raises sqlalchemy's IntegrityError."""
-        if connection.dialect.name == "postgresql":
-            await connection.execute(self._together, self._arrays(rows))
-            return
-        for statement, of_table in zip(self._inserts, rows, strict=True):
-            await connection.execute(statement, list(of_table))
-
-    def _arrays(self, rows: Sequence[Sequence[Row]]) -> dict[str, list[object]]:
-        return {
-            _parameter(table, name): [row[name] for row in of_table]
-            for (table, names), of_table in zip(self._columns.items(), rows, strict=True)
-            for name in names
-        }
-
-
-def _is_given(table: Table, name: str) -> bool:
-    return table.autoincrement_column is None or table.autoincrement_column.name != name
-
-
-def _parameter(table: Table, name: str) -> str:
-    return f"{table.name}_{name}"
-
-
-def _insert_of_arrays(table: Table, names: Sequence[str]) -> Insert:
-    """INSERT INTO table (...) SELECT ... FROM unnest(one array for each column)."""
-    arrays = [cast(bindparam(_parameter(table, name)), ARRAY(table.c[name].type)) for name in names]
-    rows = func.unnest(*arrays).table_valued(*names, name=f"new_{table.name}").render_derived()
-    return insert(table).from_select(list(names), select(*(rows.c[name] for name in names)))
+    arrays = [cast(bindparam(name), ARRAY(column_type())) for name, column_type in types.items()]
+    return func.unnest(*arrays).table_valued(*types, name="given").render_derived()
 
 
 _OUTCOME_OF_STATE = {
@@ -103,18 +66,43 @@ _OUTCOME_OF_STATE = {
 }
 
 
+def insert_begun(table: TransactionTable) -> Insert:
+    """The rows of a unit's transactions, to be a part of a statement for SqlTransactionRows.execute."""
+    begun = rows_of_arrays(transaction_ids=String)
+    rows = select(begun.c.transaction_ids, literal_column(f"'{COMMITTED}'"), bindparam("begun_at_ms", type_=BigInteger))
+    return insert(table.table).from_select(["transaction_id", "outcome", "created_at_ms"], rows)
+
+
 class SqlTransactionRows:
     """Implements `TransactionRows`."""
 
     def __init__(self, table: TransactionTable, connection: AsyncConnection) -> None:
         self._table = table
         self._connection = connection
+        self._begun: Sequence[str] = ()
+        self._at_ms = 0
 
-    async def record(self, transaction_id: str, at_ms: int) -> None:
+    def begin(self, transaction_ids: Sequence[str], at_ms: int) -> None:
+        self._begun, self._at_ms = transaction_ids, at_ms
+
+    async def execute(self, statement: Executable, parameters: dict[str, object]) -> CursorResult[*tuple[Any, ...]]:
+        """Execute a statement of which `insert_begun` is a part. Raises TransactionGivenUpError, IntegrityError."""
+        begun, self._begun = list(self._begun), ()
+        rows = {"transaction_ids": begun, "begun_at_ms": self._at_ms}
         try:
-            await self._table.record(self._connection, transaction_id, at_ms)
-        except TransactionTombstonedError as error:
-            raise TransactionGivenUpError(transaction_id) from error
+            return await self._connection.execute(statement, parameters | rows)
+        except IntegrityError as error:
+            if violated_table(error) == self._table.table.name:
+                raise TransactionGivenUpError(", ".join(begun)) from error
+            raise
+
+    async def record(self) -> None:
+        begun, self._begun = self._begun, ()
+        for transaction_id in begun:
+            try:
+                await self._table.record(self._connection, transaction_id, self._at_ms)
+            except TransactionTombstonedError as error:
+                raise TransactionGivenUpError(transaction_id) from error
 
     async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
         try:

@@ -43,8 +43,11 @@ TransactionCheck = Callable[[str], Awaitable[LocalOutcome]]
 class TransactionRows(Protocol):
     """The rows that say which transactions were committed, as part of a unit of work."""
 
-    async def record(self, transaction_id: str, at_ms: int) -> None:
-        """Write the row of this unit. Raises TransactionGivenUpError when a check has come before."""
+    def begin(self, transaction_ids: Sequence[str], at_ms: int) -> None:
+        """This unit is the local transaction of these ids. A later statement of the unit may write their rows."""
+
+    async def record(self) -> None:
+        """Write the rows that no statement has written yet. Raises TransactionGivenUpError after a check."""
 
     async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
         """What became of the transaction. If nothing yet, its row is written and committed now: it never can be.
@@ -158,9 +161,9 @@ class _Attempt(Generic[UnitT, T]):
     async def run(self, transaction_ids: Sequence[str]) -> None:
         try:
             async with self._units.writing() as unit:
-                for transaction_id in transaction_ids:
-                    await unit.transactions.record(transaction_id, self._clock.wall_ms())
+                unit.transactions.begin(transaction_ids, self._clock.wall_ms())
                 result = await self._local(unit)
+                await unit.transactions.record()
                 self.outcome = LocalOutcome.UNKNOWN  # a commit that fails may have been carried out
                 await unit.commit()
                 self.outcome = LocalOutcome.COMMITTED

@@ -1,12 +1,10 @@
 """The repositories of orders and their unit of work, through SQLAlchemy.
 
 A status changes by `UPDATE ... WHERE status = old AND version = old`, and its row count decides (bug zoo 33). So does
-the hold that a payment has on the order: a use case that has read another one reads again. Units of a product move by
-one conditional UPDATE each.
+the hold that a payment has on the order: a use case that has read another one reads again.
 
-Each statement costs a round trip on PostgreSQL. There an order is written in one, with its lines, its history and its
-key, it comes in one with its lines, and it is changed in one with the row of its history. Statements are built once:
-building one takes SQLAlchemy longer than SQLite takes to execute it.
+Each statement costs a round trip on PostgreSQL: an order comes in one with its lines, and `order_writes` writes it in
+one. Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
 """
 
 from __future__ import annotations
@@ -14,10 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Row, Select, Update, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Row, Select, and_, bindparam, func, insert, select, true, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from orders.adapters.order_writes import AS_IT_WAS_READ, OrderWriter, as_it_was_read
 from orders.adapters.tables import (
     counters,
     idempotency_keys,
@@ -39,12 +38,17 @@ from orders.domain.errors import (
 from orders.domain.order import Order, OrderLine, OrderStatus, PaymentHold, RefundRequest, StatusChange
 from orders.domain.product import Product
 from orders.service.use_case import OrderFilter, PageKey, StockSums
-from servicekit.errors import RequestInFlightError
 from servicekit.sql.rows import row_of, value_of
-from servicekit.sql.tables import InsertTogether, SqlInbox, SqlTransactionRows
+from servicekit.sql.tables import SqlInbox, SqlTransactionRows
 from servicekit.sql.units import KeyClaim
 
-_ADD_ORDER = InsertTogether(orders, order_lines, order_history, idempotency_keys.table)
+_KEYS = idempotency_keys.table
+_ONE_ROW = select(true().label("always")).subquery("one_row")  # also when there is neither key nor product
+_BEFORE_PLACING = select(_KEYS.c.fingerprint, _KEYS.c.order_id, products).select_from(
+    _ONE_ROW.outerjoin(
+        _KEYS, and_(_KEYS.c.subject == bindparam("wanted_subject"), _KEYS.c.idempotency_key == bindparam("wanted_key"))
+    ).outerjoin(products, products.c.product_id.in_(bindparam("wanted_ids", expanding=True)))
+)
 _GET = (
     select(orders, order_lines.c.product_id, order_lines.c.quantity, order_lines.c.unit_price_minor)
     .join(order_lines)
@@ -56,42 +60,10 @@ _LINES_OF = (
     .where(order_lines.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
     .order_by(order_lines.c.order_id, order_lines.c.line_number)
 )
-_AS_IT_WAS_READ = (
-    orders.c.order_id == bindparam("wanted_id"),
-    orders.c.status == bindparam("old_status"),
-    orders.c.version == bindparam("old_version"),
-    orders.c.hold_payment_id.is_not_distinct_from(bindparam("old_hold_payment_id")),
-    orders.c.hold_until_ms.is_not_distinct_from(bindparam("old_hold_until_ms")),
-)
 _SET_HOLD = (
     update(orders)
-    .where(*_AS_IT_WAS_READ)
+    .where(*AS_IT_WAS_READ)
     .values(hold_payment_id=bindparam("new_hold_payment_id"), hold_until_ms=bindparam("new_hold_until_ms"))
-)
-_CHANGE_STATUS = (
-    update(orders)
-    .where(*_AS_IT_WAS_READ)
-    .values(
-        status=bindparam("new_status"),
-        version=bindparam("new_version"),
-        closed_at_ms=bindparam("new_closed_at_ms"),
-        payment_id=bindparam("new_payment_id"),
-        paid_at_ms=bindparam("new_paid_at_ms"),
-        shipped_at_ms=bindparam("new_shipped_at_ms"),
-        completed_at_ms=bindparam("new_completed_at_ms"),
-    )
-)
-_HISTORY_COLUMNS = ("order_id", "old_status", "new_status", "reason", "at_ms", "actor", "trace_id")
-# `inline`: the number that the row gets is not needed.
-_ADD_HISTORY = insert(order_history).inline()
-_CHANGED = _CHANGE_STATUS.returning(orders.c.order_id).cte("changed")
-# Adds one row if the order was changed, else none.
-_CHANGE_STATUS_AND_ADD_HISTORY = insert(order_history).from_select(
-    _HISTORY_COLUMNS,
-    select(
-        _CHANGED.c.order_id,
-        *(bindparam(f"history_{name}", type_=order_history.c[name].type) for name in _HISTORY_COLUMNS[1:]),
-    ),
 )
 _HISTORY = (
     select(order_history).where(order_history.c.order_id == bindparam("wanted_id")).order_by(order_history.c.change_id)
@@ -101,21 +73,19 @@ _HISTORY = (
 class SqlOrders:
     """Implements `Orders`."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, begun: SqlTransactionRows) -> None:
         self._connection = connection
+        writer = OrderWriter(connection, begun)
+        self.place, self.change_status = writer.place, writer.change
 
-    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
-        rows = [
-            [_order_row(order)],
-            _line_rows(order),
-            [row_of(first)],
-            [idempotency_keys.row(claim, order.created_at_ms)],
-        ]
-        try:
-            await _ADD_ORDER.execute(self._connection, rows)
-        except IntegrityError as error:
-            # The other constraints are the domain's invariants; what is left is the primary key of the keys.
-            raise RequestInFlightError(claim.key) from error
+    async def before_placing(
+        self, buyer_id: str, key: str, product_ids: Collection[str]
+    ) -> tuple[KeyClaim | None, dict[str, Product]]:
+        wanted = {"wanted_subject": buyer_id, "wanted_key": key, "wanted_ids": list(product_ids)}
+        rows = (await self._connection.execute(_BEFORE_PLACING, wanted)).all()
+        first = rows[0]
+        earlier = None if first.order_id is None else KeyClaim(buyer_id, key, first.fingerprint, first.order_id)
+        return earlier, {row.product_id: value_of(Product, row) for row in rows if row.product_id is not None}
 
     async def get(self, order_id: str) -> Order:
         rows = (await self._connection.execute(_GET, {"wanted_id": order_id})).all()
@@ -131,29 +101,8 @@ class SqlOrders:
             query = query.where(place < (after.created_at_ms, after.order_id))
         return await self._with_lines((await self._connection.execute(query)).all())
 
-    async def change_status(self, order: Order, change: StatusChange) -> None:
-        parameters = _as_it_was_read(order, str(change.old_status), order.version - 1) | {
-            "new_status": change.new_status,
-            "new_version": order.version,
-            "new_closed_at_ms": order.closed_at_ms,
-            "new_payment_id": order.payment_id,
-            "new_paid_at_ms": order.paid_at_ms,
-            "new_shipped_at_ms": order.shipped_at_ms,
-            "new_completed_at_ms": order.completed_at_ms,
-        }
-        row = row_of(change)
-        if self._connection.dialect.name == "postgresql":
-            parameters |= {f"history_{name}": row[name] for name in _HISTORY_COLUMNS[1:]}
-            result = await self._connection.execute(_CHANGE_STATUS_AND_ADD_HISTORY, parameters)
-        else:
-            result = await self._connection.execute(_CHANGE_STATUS, parameters)
-            if result.rowcount == 1:
-                await self._connection.execute(_ADD_HISTORY, row)
-        if result.rowcount != 1:
-            raise StatusChangedError(order.order_id)
-
     async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
-        parameters = _as_it_was_read(order, order.status, order.version) | {
+        parameters = as_it_was_read(order, order.status, order.version) | {
             "new_hold_payment_id": None if hold is None else hold.payment_id,
             "new_hold_until_ms": None if hold is None else hold.until_ms,
         }
@@ -177,17 +126,6 @@ class SqlOrders:
         return [_order(row, tuple(lines[row.order_id])) for row in rows]
 
 
-def _as_it_was_read(order: Order, status: str, version: int) -> dict[str, object]:
-    """The parameters of _AS_IT_WAS_READ; a hold changes by itself, and not with a status."""
-    return {
-        "wanted_id": order.order_id,
-        "old_status": status,
-        "old_version": version,
-        "old_hold_payment_id": None if order.hold is None else order.hold.payment_id,
-        "old_hold_until_ms": None if order.hold is None else order.hold.until_ms,
-    }
-
-
 def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[tuple[object, ...]]:
     if wanted.buyer_id is not None:
         query = query.where(orders.c.buyer_id == wanted.buyer_id)
@@ -198,15 +136,6 @@ def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[
     if wanted.created_before_ms is not None:
         query = query.where(orders.c.created_at_ms < wanted.created_before_ms)
     return query
-
-
-def _order_row(order: Order) -> dict[str, object]:
-    """Of an order that is placed; nothing holds it."""
-    return row_of(order, without=frozenset({"lines", "hold"}), hold_payment_id=None, hold_until_ms=None)
-
-
-def _line_rows(order: Order) -> list[dict[str, object]]:
-    return [row_of(line, order_id=order.order_id, line_number=number) for number, line in enumerate(order.lines, 1)]
 
 
 def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
@@ -227,31 +156,6 @@ _CHANGE = (
         is_on_sale=bindparam("new_is_on_sale"),
         version=bindparam("new_version"),
     )
-)
-_RESERVE = (
-    update(products)
-    .where(
-        products.c.product_id == bindparam("wanted_id"),
-        products.c.available >= bindparam("units"),
-        products.c.is_on_sale,
-        products.c.price_minor == bindparam("wanted_price_minor"),
-    )
-    .values(available=products.c.available - bindparam("units"), reserved=products.c.reserved + bindparam("units"))
-)
-_RELEASE = (
-    update(products)
-    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
-    .values(available=products.c.available + bindparam("units"), reserved=products.c.reserved - bindparam("units"))
-)
-_SELL = (
-    update(products)
-    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
-    .values(reserved=products.c.reserved - bindparam("units"), sold=products.c.sold + bindparam("units"))
-)
-_TAKE_BACK = (
-    update(products)
-    .where(products.c.product_id == bindparam("wanted_id"), products.c.sold >= bindparam("units"))
-    .values(available=products.c.available + bindparam("units"), sold=products.c.sold - bindparam("units"))
 )
 
 
@@ -298,25 +202,6 @@ class SqlProducts:
             "new_version": product.version,
         }
         await self._connection.execute(_CHANGE, parameters)
-
-    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
-        parameters = {"wanted_id": product_id, "units": quantity, "wanted_price_minor": price_minor}
-        result = await self._connection.execute(_RESERVE, parameters)
-        return result.rowcount == 1
-
-    async def release(self, product_id: str, quantity: int) -> None:
-        await self._move(_RELEASE, product_id, quantity, "reserved")
-
-    async def sell(self, product_id: str, quantity: int) -> None:
-        await self._move(_SELL, product_id, quantity, "reserved")
-
-    async def take_back(self, product_id: str, quantity: int) -> None:
-        await self._move(_TAKE_BACK, product_id, quantity, "sold")
-
-    async def _move(self, statement: Update, product_id: str, quantity: int, place: str) -> None:
-        result = await self._connection.execute(statement, {"wanted_id": product_id, "units": quantity})
-        if result.rowcount != 1:
-            raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are {place}")
 
     async def stock_sums(self) -> StockSums:
         row = (
@@ -373,10 +258,10 @@ class SqlUnitOfWork:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self.products = SqlProducts(connection)
-        self.orders = SqlOrders(connection)
+        self.transactions = SqlTransactionRows(transactions, connection)
+        self.orders = SqlOrders(connection, self.transactions)
         self.refunds = SqlRefunds(connection)
         self.keys = idempotency_keys.of(connection)
-        self.transactions = SqlTransactionRows(transactions, connection)
         self.inbox = SqlInbox(inbox, connection)
 
     async def commit(self) -> None:

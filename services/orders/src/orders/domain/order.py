@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from orders.domain.errors import (
     IllegalTransitionError,
@@ -85,6 +86,27 @@ class Origin:
     trace_id: str | None = None
 
 
+class UnitMove(NamedTuple):
+    """From which number of a product (domain/product.py) to which an order's units move."""
+
+    source: str
+    target: str
+
+
+# Where an order's units are counted while it stands there; None is before it was placed.
+UNITS_IN = MappingProxyType(
+    {
+        None: "available",
+        OrderStatus.PENDING_PAYMENT: "reserved",
+        **dict.fromkeys(PAID_STATUSES, "sold"),
+        OrderStatus.CLOSED: "available",
+    }
+)
+RESERVATION = UnitMove("available", "reserved")
+_CHANGES = ((UNITS_IN[old], UNITS_IN[new]) for (old, _), new in TRANSITIONS.items())
+UNIT_MOVES = frozenset({RESERVATION, *(UnitMove(*move) for move in _CHANGES if move[0] != move[1])})
+
+
 @dataclass(frozen=True, slots=True)
 class StatusChange:
     """One row of an order's history; `old_status` is None for the first."""
@@ -96,6 +118,12 @@ class StatusChange:
     at_ms: int
     actor: str
     trace_id: str | None
+
+    @property
+    def unit_move(self) -> UnitMove | None:
+        """What the order's units do with this change; None when they stay."""
+        move = UnitMove(UNITS_IN[self.old_status], UNITS_IN[self.new_status])
+        return None if move.source == move.target else move
 
 
 # Payments waits 3 s for its hold and then 10 s for the gateway. A shorter hold would let an order close under a charge.
@@ -281,10 +309,6 @@ class Order:
         if self.payment_id is None or self.paid_at_ms is None:
             return None
         return Payment(self.payment_id, self.order_id, self.total_minor, self.currency, self.paid_at_ms)
-
-    def lines_by_product(self) -> list[OrderLine]:
-        """The lines in the order in which stock is changed, so that no two orders wait for each other's rows."""
-        return sorted(self.lines, key=lambda line: line.product_id)
 
     def _change(self, reason: ChangeReason, origin: Origin) -> StatusChange:
         return _change(self.order_id, self.status, next_status(self.status, reason), reason, origin)

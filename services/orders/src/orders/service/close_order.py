@@ -216,9 +216,6 @@ class CloseOrder:
             await unit.orders.change_status(closed_order, change)
             if refund is not None:
                 await unit.refunds.request(refund, origin.at_ms)
-            put_back = unit.products.release if payment is None else unit.products.take_back
-            for line in order.lines_by_product():
-                await put_back(line.product_id, line.quantity)
 
         messages = [events.closed(closed_order, change)]
         if refund is not None:

@@ -235,8 +235,6 @@ class AcceptPayment:
         async def write(unit: UnitOfWork) -> None:
             await _consume(unit, payment, change.at_ms)
             await unit.orders.change_status(paid_order, change)
-            for line in order.lines_by_product():
-                await unit.products.sell(line.product_id, line.quantity)
 
         await self._transactions.publish(events.paid(paid_order), write)
         self._meter.changed(paid_order, change)

@@ -134,20 +134,21 @@ class PlaceOrder:
         """
         with self._in_flight.holding(request.buyer_id, key):
             async with self._units.autocommit() as unit:
-                earlier = await unit.keys.find(request.buyer_id, key)
+                product_ids = [line.product_id for line in request.lines]
+                earlier, products = await unit.orders.before_placing(request.buyer_id, key, product_ids)
                 if earlier is not None:
                     return await _replay(unit, request, earlier)
-                products = await unit.products.find([line.product_id for line in request.lines])
             order, first = self._price(request, products)
             if expected_total_minor not in {None, order.total_minor}:
                 raise PriceChangedError
             claim = KeyClaim(request.buyer_id, key, fingerprint(request), order.order_id)
 
             async def write(unit: UnitOfWork) -> None:
-                # First the key, with its order: a second request with it must meet it before the stock. The stock last:
-                # the orders of a product wait for each other from there to the commit, and for nothing else.
-                await unit.orders.add(order, first, claim)
-                await _reserve(unit, order)
+                refused = await unit.orders.place(order, first, claim)
+                if refused:
+                    line = next(line for line in order.lines if line.product_id in refused)
+                    found = await unit.products.find([line.product_id])
+                    raise _refusal(line, found[line.product_id])
 
             annotate_span(order)
             await self._transactions.publish(events.created(order), write)
@@ -165,13 +166,6 @@ class PlaceOrder:
             payment_window_ms=self._payment_window_ms,
             traceparent=telemetry.traceparent(),
         )
-
-
-async def _reserve(unit: UnitOfWork, order: Order) -> None:
-    for line in order.lines_by_product():
-        if not await unit.products.reserve(line.product_id, line.quantity, line.unit_price_minor):
-            found = await unit.products.find([line.product_id])
-            raise _refusal(line, found[line.product_id])
 
 
 def _refusal(line: OrderLine, current: Product) -> RefusedError:

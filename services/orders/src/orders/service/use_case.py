@@ -73,21 +73,6 @@ class Products(Protocol):
     async def change(self, product: Product) -> None:
         """Write what a seller changes of a product that this unit has locked."""
 
-    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
-        """Move units from available to reserved.
-
-        False, and nothing changed, if fewer are available, or the product is not on sale at this price any more.
-        """
-
-    async def release(self, product_id: str, quantity: int) -> None:
-        """Move units from reserved back to available."""
-
-    async def sell(self, product_id: str, quantity: int) -> None:
-        """Move units from reserved to sold."""
-
-    async def take_back(self, product_id: str, quantity: int) -> None:
-        """Move units from sold back to available."""
-
     async def stock_sums(self) -> StockSums:
         """The sums over all products."""
 
@@ -95,10 +80,17 @@ class Products(Protocol):
 class Orders(Protocol):
     """The orders with their lines and their history."""
 
-    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
-        """Write a new order, the first row of its history, and the claim of the key that makes it.
+    async def before_placing(
+        self, buyer_id: str, key: str, product_ids: Collection[str]
+    ) -> tuple[KeyClaim | None, dict[str, Product]]:
+        """The buyer's earlier use of the key, if there was one, and those of the products that exist, by id."""
 
-        Raises RequestInFlightError when another process claims the key at the same moment.
+    async def place(self, order: Order, first: StatusChange, claim: KeyClaim) -> Collection[str]:
+        """Write a new order, the first row of its history, the claim of the key that makes it, and reserve its units.
+
+        Returns the products that have fewer units available, or are not on sale at the order's price any more: if there
+        are any, the unit is not to be committed. Raises TransactionGivenUpError, and RequestInFlightError when another
+        process claims the key at the same moment.
         """
 
     async def get(self, order_id: str) -> Order:
@@ -108,9 +100,11 @@ class Orders(Protocol):
         """At most `limit` orders, newest first, from behind `after`."""
 
     async def change_status(self, order: Order, change: StatusChange) -> None:
-        """Write `order` as it is after `change`, and a history row, by compare-and-set on status, version and hold.
+        """Write `order` as it is after `change`, and a history row, by compare-and-set on status, version and hold; its
+        units move as `change` says.
 
-        Raises StatusChangedError, and nothing is changed, if the order is not as it was before `change` any more.
+        Raises TransactionGivenUpError, and StatusChangedError if the order is not as it was before `change` any more;
+        then nothing is changed.
         """
 
     async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
