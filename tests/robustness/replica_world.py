@@ -120,10 +120,13 @@ class ReplicaWorld:
         return made
 
     def evidence(self, node: Node, end: int) -> bytes:
-        """The log's last bytes before `end`, as far as they are in one file."""
+        """The log's last bytes before `end`, as far as they are in one file; b"" when that file is deleted by now.
+
+        Retention may delete a file while a pull that has read from it is under way.
+        """
         size = LAYOUT.commit_log_file_bytes
         begin = max((end - 1) // size * size, end - EVIDENCE_BYTES)
-        return node.read(begin, end) if end else b""
+        return node.read(begin, end) if end and begin >= self._log_begin(node) else b""
 
     def check_confirmed(self, node: Node, end: int) -> None:
         """Every replica that the durable in-sync set names has everything below `end`."""
@@ -147,14 +150,19 @@ class ReplicaWorld:
         """A broker of a past epoch makes promises still: only what the newest master has can be kept."""
         promise.holds = self._keeps(self.leader.node, promise)
         is_disk_lost = not self.leader.node.disk.list_dir(LAYOUT.commit_log)
-        has_lost = is_disk_lost or promise.end <= self._log_begin() or self.settings.flush is FlushDiskType.ASYNC_FLUSH
+        has_lost = (
+            is_disk_lost
+            or promise.end <= self._log_begin(self.leader.node)
+            or self.settings.flush is FlushDiskType.ASYNC_FLUSH
+        )
         may_lose = has_lost or any(term > promise.epoch.term for term in self.lossy_terms)
         if not promise.holds and not may_lose:
             raise InvariantError(f"{promise} was made after {promise.node} had handed over to {self.leader.node.name}")
         self.counts["promises from a past epoch"] += 1
 
-    def _log_begin(self) -> int:
-        return int((self.leader.node.disk.list_dir(LAYOUT.commit_log) or ["0"])[0])
+    @staticmethod
+    def _log_begin(node: Node) -> int:
+        return int((node.disk.list_dir(LAYOUT.commit_log) or ["0"])[0])
 
     def _keeps(self, node: Node, promise: Promise) -> bool:
         """Whether this node's log has, for certain, the same up to there."""

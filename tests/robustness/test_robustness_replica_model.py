@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from histories import end_all
 from replica_histories import small_numbers
-from replica_model import InvariantError
-from replica_node import Node, Settings
+from replica_model import EVIDENCE_BYTES, InvariantError
+from replica_node import LAYOUT, Node, Settings
 from replica_world import ReplicaWorld
 from simulation import run_simulation
 
@@ -130,6 +130,23 @@ async def _restart_the_master_while_the_slave_is_away(*, has_lost: bool) -> None
         await master.kill()
         await _start(world, master)
         assert _at_work(master).store.readable_end == confirmed
+
+
+async def _delete_files_of_the_master() -> None:
+    size = LAYOUT.commit_log_file_bytes
+    async with _opened(FlushDiskType.SYNC_FLUSH, 2) as world:
+        disk = world.nodes[0].disk
+        await _until(world, lambda: len(disk.list_dir(LAYOUT.commit_log)) > 3, world.producers.send)
+        disk.unlink(LAYOUT.commit_log / f"{0:020d}")
+        assert world.evidence(world.nodes[0], size - 1) == b""
+        assert len(world.evidence(world.nodes[0], 2 * size)) == EVIDENCE_BYTES
+        disk.unlink(LAYOUT.commit_log / f"{2 * size:020d}")
+        with pytest.raises(FileNotFoundError):
+            world.evidence(world.nodes[0], 3 * size)
+
+
+def test_a_message_may_be_read_while_retention_deletes_its_file() -> None:
+    run_simulation(_delete_files_of_the_master())
 
 
 def test_an_answered_end_promises_nothing_that_others_have_written_behind_it() -> None:
