@@ -1,15 +1,28 @@
-"""What a load leaves behind for the pipeline, and what it does not."""
+"""What a load puts on sale, and what it leaves behind for the pipeline and does not."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import httpx
 import pytest
 from rich.console import Console
 
-from hourglass_loadtest.shop.options import KEEP_MIB, SHOP_FOLDER, LoadOptions, leave, target_of
+from hourglass_loadtest.shop.options import (
+    KEEP_MIB,
+    PRODUCT_IDS,
+    SHOP_FOLDER,
+    UNITS,
+    LoadOptions,
+    leave,
+    stocked,
+    target_of,
+)
 from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.left import FolderError, LevelLateness, NothingLeftError, read_left
+from hourglass_local.shop import Shop
 
 LATENESS = {"16": LevelLateness(40, 1, 2, 3)}
 LOG_BYTES = 3 * 1024 * 1024
@@ -49,6 +62,26 @@ def test_load_whose_brokers_have_not_started_leaves_nothing(tmp_path: Path) -> N
     assert "the brokers have not started" in leave(cluster, {}, KEEP_MIB)
     with pytest.raises(NothingLeftError):
         read_left(tmp_path)
+
+
+async def test_shop_that_sells_other_products_gets_those_of_the_load_once() -> None:
+    tea = {"product_id": "tea", "name": "Tea", "price_minor": 1, "currency": "CNY", "available": 3}
+    products = {"tea": {**tea, "reserved": 0, "sold": 0}}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            added = json.loads(request.content)
+            assert added["product_id"] not in products
+            products[added["product_id"]] = {**added, "reserved": 0, "sold": 0}
+            return httpx.Response(201, json=added)
+        return httpx.Response(200, json={"items": list(products.values()), "next_cursor": None})
+
+    badges = AccessTokens((("key", "s" * 32),))
+    async with Shop("http://shop", badges, transport=httpx.MockTransport(answer)) as shop:
+        for _ in range(2):
+            before = await stocked(shop)
+            assert before.keys() == {"tea", *PRODUCT_IDS}
+            assert min(before[product_id].available for product_id in PRODUCT_IDS) == UNITS
 
 
 async def test_foreign_folder_is_not_emptied(tmp_path: Path) -> None:

@@ -41,6 +41,6 @@ class Stage:
 @asynccontextmanager
 async def a_stage(browser: Browser, folder: Path, payment_window: str) -> AsyncIterator[Stage]:
     """A shop whose buyers have so long to pay, and in which visitors may sign in under any name."""
-    settings = ShopSettings(sandbox_sign_in=True, gateway_delay_ms=300)
+    settings = ShopSettings(sandbox_sign_in=True, sample_catalogue=True, gateway_delay_ms=300)
     async with Cluster(folder, delay_levels=with_payment_window(payment_window), shop=settings) as cluster:
         yield Stage(cluster, browser, artefacts_folder())

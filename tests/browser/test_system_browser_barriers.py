@@ -45,6 +45,7 @@ async def test_no_page_scrolls_sideways_or_is_found_fault_with(
     name = str(request.node.callspec.id)
     await stage.sell(name, LONG_NAME, 50, PRICE_MINOR)
     async with stage.person(language=language, **settings) as ann:
+        await look_at(ann, "/")
         await look_at(ann, "/session")
         await ann.sign_in(f"buyer-with-a-long-name-{name}")
         await look_at(ann, "/")

@@ -142,7 +142,7 @@ def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
             (openapi_path,) = re.findall('href="(.*?)"', httpx.get(docs_url).raise_for_status().text)
             assert httpx.get(f"{url}{openapi_path}").json()["openapi"].startswith("3.")
         (shop_url,) = re.findall(r"shop +(http://\S+) ", banner)
-        assert "G1" not in httpx.get(shop_url, follow_redirects=True).raise_for_status().text  # nothing is on sale yet
+        assert "Window seat, train G7" in httpx.get(shop_url, follow_redirects=True).raise_for_status().text
         pages = re.findall(r"(\S+) (http://\S+/metrics)", banner)
         assert [name for name, _ in pages] == ["name-server", "broker-a", "broker-a-s", "orders", "gateway", "payments"]
         for _, url in pages:

@@ -15,6 +15,7 @@ from hourglass_local.demo import Counts, DemoConfig, DemoConfigError, Progress, 
 from hourglass_local.left import FolderError, empty_folder
 from hourglass_local.plan import HABITS, NOBODY_PAYS, PAID_SOON, PAY_FROM_TO_MS, Pays, Then, make_plan
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
+from orders.service.sample_catalogue import SAMPLE_CATALOGUE
 
 
 def test_plan_depends_on_its_seed_only_and_has_stock_for_every_order() -> None:
@@ -23,6 +24,7 @@ def test_plan_depends_on_its_seed_only_and_has_stock_for_every_order() -> None:
     assert plan != make_plan(200, 20, seed=17)
     assert len({order.key for order in plan.orders}) == 200
     assert len({order.buyer_id for order in plan.orders}) == 20
+    assert [product.product_id for product in plan.products] == list(SAMPLE_CATALOGUE)
     wanted = Counter[str]()
     for order in plan.orders:
         wanted.update(order.items)

@@ -19,6 +19,7 @@ def test_keys_alone_give_the_defaults() -> None:
     assert config.delay_levels.payment_window_ms == config.payment_window_ms == 1_800_000
     assert config.completion_after_ms == 7 * 86_400_000
     assert (config.payments_url, config.trace_url, config.sandbox_sign_in) == ("http://127.0.0.1:8002", None, False)
+    assert (config.sample_catalogue, config.token_command) == (False, None)
 
 
 def test_without_keys_nothing_starts_and_it_is_said_how_to_make_one() -> None:
@@ -41,6 +42,8 @@ def test_every_key_is_read() -> None:
             "ORDERS_PAYMENTS_URL": "https://payments.example",
             "ORDERS_TRACE_URL": "http://jaeger:16686/trace/{trace_id}",
             "ORDERS_SANDBOX_SIGN_IN": "true",
+            "ORDERS_SAMPLE_CATALOGUE": "true",
+            "ORDERS_TOKEN_COMMAND": "print a token",
             "ORDERS_RATE_LIMIT": "off",
             "ORDERS_DATABASE_POOL_SIZE": "3",
         }
@@ -49,11 +52,16 @@ def test_every_key_is_read() -> None:
     assert (config.hold_ms, config.hold_past_expiry_ms) == (13_000, 14_000)
     assert (config.completion_after_ms, config.payments_url) == (20_000, "https://payments.example")
     assert (config.trace_url, config.sandbox_sign_in) == ("http://jaeger:16686/trace/{trace_id}", True)
+    assert (config.sample_catalogue, config.token_command) == (True, "print a token")
     assert (config.rate_limit, config.database_pool_size) == (None, 3)
     assert (config.listen_host, config.listen_port, config.log_level) == ("0.0.0.0", 0, "DEBUG")
     assert config.database_url.endswith("/tmp/o.db")
     assert config.mq_url == "mq://a:1;b:2"
     assert config.delay_levels.payment_window_ms == config.payment_window_ms == 10_000
+
+
+def test_an_empty_token_command_is_none() -> None:
+    assert from_environment({"ORDERS_TOKEN_COMMAND": ""} | REQUIRED).token_command is None
 
 
 def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None:
@@ -85,7 +93,9 @@ def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None
         ("ORDERS_PAYMENTS_URL", "http://[::1", "such as http://"),
         ("ORDERS_TRACE_URL", "http://jaeger:16686/trace/", "{trace_id}"),
         ("ORDERS_TRACE_URL", "jaeger/{trace_id}", "such as http://"),
-        ("ORDERS_SANDBOX_SIGN_IN", "yes", "allowed are true and false"),
+        ("ORDERS_SANDBOX_SIGN_IN", "yes", "ORDERS_SANDBOX_SIGN_IN='yes': allowed are true and false"),
+        ("ORDERS_SAMPLE_CATALOGUE", "1", "ORDERS_SAMPLE_CATALOGUE='1': allowed are true and false"),
+        ("ORDERS_TOKEN_COMMAND", "x" * 401, "ORDERS_TOKEN_COMMAND has 401 characters: 1 to 400 are allowed"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:

@@ -27,6 +27,7 @@ from orders.pages.language import (
 from orders.pages.parts import PageError
 from orders.pages.testing import METHODS
 from orders.pages.visitor import Cart, parse_cart
+from orders.service.sample_catalogue import SAMPLE_CATALOGUE
 from servicekit.auth import ROLES
 
 ENGLISH, CHINESE = Language.ENGLISH, Language.CHINESE
@@ -141,7 +142,7 @@ def test_every_key_of_a_template_is_in_the_catalogs() -> None:
         for prefix in BUILT_KEY.findall(text):
             assert any(key.startswith(prefix) for key in keys), f"{name}: {prefix}"
             used |= {key for key in keys if key.startswith(prefix)}
-    looked_up = ("problem.", "method.", "payment.", "refund.")
+    looked_up = ("problem.", "method.", "payment.", "refund.", "sample.")
     tabs = {"operator.orders", "operator.dead_letters", "operator.refunds"}
     unused = {key for key in keys - used if not key.startswith(looked_up)}
     assert unused - tabs == set()
@@ -155,6 +156,12 @@ def test_every_word_that_a_key_is_built_of_is_in_the_catalogs() -> None:
     page_errors: list[type[PageError]] = [PageError, *all_below(PageError)]
     keys += [f"problem.{error.name}" for error in page_errors]
     assert [key for key in keys if not texts.has(key)] == []
+
+
+def test_every_sample_has_a_name_and_a_described_picture_in_each_language() -> None:
+    for texts in CATALOGS.values():
+        for prefix in ("sample.", "picture."):
+            assert {key.removeprefix(prefix) for key in texts if key.startswith(prefix)} == set(SAMPLE_CATALOGUE)
 
 
 def all_below(kind: type[PageError]) -> list[type[PageError]]:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from orders.app import MIGRATIONS
+from orders.service.sample_catalogue import SAMPLE_CATALOGUE
 from orders.testing import AUTH_KEYS
 from osenv import RealClock
 from servicekit.auth import SCOPES, Tokens
@@ -67,6 +68,20 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
     async with process(tmp_path) as started, http_of(await started.port()) as http:
         statistics = (await http.get("/statistics")).json()
         assert (statistics["orders"]["PENDING_PAYMENT"], statistics["stock"]["available"]) == (0, 1)
+
+
+async def test_a_shop_begins_with_the_samples_when_it_is_told_to_and_loads_them_once(tmp_path: Path) -> None:
+    for more in (0, 1):
+        async with (
+            process(tmp_path, ORDERS_SAMPLE_CATALOGUE="true") as started,
+            http_of(await started.port()) as http,
+        ):
+            stock = {one["product_id"]: one["available"] for one in (await http.get("/products")).json()["items"]}
+            assert stock == {one.product_id: one.available for one in SAMPLE_CATALOGUE.values()} | {
+                "tea": SAMPLE_CATALOGUE["tea"].available + more
+            }
+            changed = await http.patch("/products/tea", json={"total": SAMPLE_CATALOGUE["tea"].available + 1})
+            assert changed.status_code == 200
 
 
 async def test_visitors_behind_a_trusted_proxy_have_limits_and_cookies_of_their_own(tmp_path: Path) -> None:

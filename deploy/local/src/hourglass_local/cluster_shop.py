@@ -67,6 +67,7 @@ class ShopSettings:
     postgresql_settings: Mapping[str, str] = field(default_factory=lambda: NOT_DURABLE)
     rate_limit: str = "off"
     sandbox_sign_in: bool = False
+    sample_catalogue: bool = False
     completion_after_ms: int = WEEK_MS
     gateway_failures: str = ""
     gateway_seed: int = 1
@@ -273,6 +274,7 @@ def orders_environment(
         "ORDERS_COMPLETION_AFTER_MS": str(settings.completion_after_ms),
         "ORDERS_PAYMENTS_URL": places.payments_url,
         "ORDERS_SANDBOX_SIGN_IN": "true" if settings.sandbox_sign_in else "false",
+        "ORDERS_SAMPLE_CATALOGUE": "true" if settings.sample_catalogue else "false",
     }
 
 

@@ -44,6 +44,7 @@ SHOP = ShopSettings(
     gateway_failures="declined=0.08,late=0.1:1500,duplicated=0.1,reordered=0.1,never=0.05",
     gateway_silence_ms=2_000,
     sandbox_sign_in=True,
+    sample_catalogue=True,
 )
 
 
@@ -139,7 +140,7 @@ class _Demonstration:
     async def run(self) -> Shopped:
         """Returns when every order and every payment is decided, or when that takes far too long. Raises ShopError."""
         for product in self._plan.products:
-            await self._shop.add_product(product)
+            await self._shop.change_total(product.product_id, product.units)
         before = await self._shop.products()
         standing = Standing(self._cluster, before)
         await self._trade()

@@ -112,6 +112,10 @@ class HttpClient:
         headers = _bearer(token) | ({} if key is None else {IDEMPOTENCY_KEY: key})
         return await self._ask("POST", path, headers=headers, **({} if body is None else {"json": body}))
 
+    async def patch(self, path: str, token: str, body: Mapping[str, Any]) -> httpx.Response:
+        """The answer when it is the last word. Raises RefusedError, ShopError."""
+        return await self._ask("PATCH", path, headers=_bearer(token), json=body)
+
     async def all_pages(self, path: str, token: str) -> list[dict[str, Any]]:
         """Everything in a list. Raises RefusedError, ShopError."""
         items: list[dict[str, Any]] = []

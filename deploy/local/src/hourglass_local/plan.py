@@ -11,9 +11,8 @@ from random import Random
 from types import MappingProxyType
 
 from hourglass_local.shop import Product
+from orders.service.sample_catalogue import SAMPLE_CATALOGUE
 
-TRAINS = ("G1", "G7", "G101", "D305", "D717", "Z281", "K1511", "T109")
-CLASSES = {"first": 93_300, "second": 55_300}  # price of a seat in fen
 CURRENCY = "CNY"
 LINES_MAX = 3
 QUANTITY_MAX = 4
@@ -91,7 +90,7 @@ class PlannedOrder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Products with enough stock for all orders."""
+    """Products of the sample catalogue, with enough stock for all orders."""
 
     products: tuple[Product, ...]
     orders: tuple[PlannedOrder, ...]
@@ -100,12 +99,11 @@ class Plan:
 def make_plan(orders: int, buyers: int, seed: int, habits: Sequence[Pays] = HABITS) -> Plan:
     """The same plan for the same arguments; the buyers' habits come in turn."""
     rng = Random(seed)  # noqa: S311 - a plan to repeat, not a secret
-    seats = {f"{train}-{name}": price for train in TRAINS for name, price in CLASSES.items()}
     endings = itertools.cycle(Then)
     planned = tuple(
         PlannedOrder(
             buyer_id=f"buyer-{number % buyers + 1}",
-            items=_some_seats(rng, sorted(seats)),
+            items=_some_products(rng),
             key=f"demo-{seed}-{number}",
             pays=habits[number % len(habits)],
             pay_after_ms=_pay_after_ms(rng, number, habits[number % len(habits)]),
@@ -117,14 +115,17 @@ def make_plan(orders: int, buyers: int, seed: int, habits: Sequence[Pays] = HABI
     for order in planned:
         wanted.update(order.items)
     products = tuple(
-        Product(seat, f"Seat, {seat.replace('-', ', ')} class", price, CURRENCY, wanted[seat] + SPARE_UNITS)
-        for seat, price in seats.items()
+        Product(
+            sample.product_id, sample.name, sample.price_minor, sample.currency, wanted[sample.product_id] + SPARE_UNITS
+        )
+        for sample in SAMPLE_CATALOGUE.values()
     )
     return Plan(products, planned)
 
 
-def _some_seats(rng: Random, seats: list[str]) -> Mapping[str, int]:
-    return {seat: rng.randint(1, QUANTITY_MAX) for seat in rng.sample(seats, rng.randint(1, LINES_MAX))}
+def _some_products(rng: Random) -> Mapping[str, int]:
+    chosen = rng.sample(tuple(SAMPLE_CATALOGUE), rng.randint(1, LINES_MAX))
+    return {product_id: rng.randint(1, QUANTITY_MAX) for product_id in chosen}
 
 
 def _pay_after_ms(rng: Random, number: int, pays: Pays) -> int:

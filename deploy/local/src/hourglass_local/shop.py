@@ -101,6 +101,10 @@ class Shop(HttpClient):
         }
         await self.post("/products", self.badges.seller, body)
 
+    async def change_total(self, product_id: str, units: int) -> None:
+        """The seller brings units, or takes some away, until there are so many in all."""
+        await self.patch(f"/products/{product_id}", self.badges.seller, {"total": units})
+
     async def place_order(self, buyer_id: str, items: Mapping[str, int], key: str) -> Order:
         """Order `items` (product id -> quantity), once for each `key` of this buyer."""
         lines = [{"product_id": product_id, "quantity": quantity} for product_id, quantity in items.items()]

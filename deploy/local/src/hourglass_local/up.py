@@ -21,7 +21,7 @@ SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, GATE
 USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, SLAVES_REPLICATION_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 RESTARTS_MAX, RESTARTS_WINDOW_S = 3, 60.0  # of one process
-SHOP = ShopSettings(rate_limit="600/60", sandbox_sign_in=True)
+SHOP = ShopSettings(rate_limit="600/60", sandbox_sign_in=True, sample_catalogue=True)
 
 
 class Restarts:

@@ -181,7 +181,8 @@ def _window(text: str) -> str:
 #
 # Invariant: everything that was started has ended when the block of `target_of` ends.
 
-PRODUCTS, UNITS, PRICE_MINOR = 200, 1_000_000, 15_800
+UNITS, PRICE_MINOR = 1_000_000, 15_800
+PRODUCT_IDS = tuple(f"seat-{number:03}" for number in range(200))
 COMMIT_LOG_FILE_BYTES = 256 * MIB
 DURABLE: Mapping[str, str] = {}  # PostgreSQL as it comes: a commit is on the disk
 
@@ -246,12 +247,12 @@ def _cluster(folder: Path, options: LoadOptions, *, quick_retries: bool) -> Clus
 async def _local(cluster: Cluster, options: LoadOptions) -> AsyncIterator[Target]:
     async with cluster:
         async with Shop(cluster.orders_url, cluster.badges) as shop:
-            before = await _stocked(shop, [f"seat-{number:03}" for number in range(PRODUCTS)])
+            before = await stocked(shop)
         yield Target(
             orders_url=cluster.orders_url,
             payments_url=cluster.payments_url,
             badges=cluster.badges,
-            product_ids=tuple(before),
+            product_ids=PRODUCT_IDS,
             queue_url=cluster.url,
             standing=Standing(cluster, before),
             pids=lambda: _pids(cluster),
@@ -275,14 +276,14 @@ async def _outside(outside: Outside) -> Target:
     except (OSError, ValueError) as error:
         raise OptionsError(f"LOAD_AUTH_KEYS_FILE={str(outside.auth_keys_file)!r}: {error}") from error
     async with Shop(outside.orders_url, badges) as shop:
-        before = await shop.products() or await _stocked(shop, [f"seat-{number:03}" for number in range(PRODUCTS)])
+        before = await stocked(shop)
     # What was on sale before is the constant of the stock: products are never changed.
     standing = Standing(Databases(outside.databases, WEEK_MS), before) if outside.databases else None
     return Target(
         orders_url=outside.orders_url,
         payments_url=outside.payments_url,
         badges=badges,
-        product_ids=tuple(before),
+        product_ids=PRODUCT_IDS,
         queue_url=outside.queue_url,
         standing=standing,
         pids=dict,
@@ -291,8 +292,9 @@ async def _outside(outside: Outside) -> Target:
     )
 
 
-async def _stocked(shop: Shop, product_ids: list[str]) -> dict[str, Product]:
-    for product_id in product_ids:
+async def stocked(shop: Shop) -> dict[str, Product]:
+    """All products of the shop; those of the load are put on sale unless an earlier load has."""
+    for product_id in sorted(set(PRODUCT_IDS) - (await shop.products()).keys()):
         await shop.add_product(Product(product_id, f"Seat {product_id}", PRICE_MINOR, CURRENCY, UNITS))
     return await shop.products()
 

@@ -19,6 +19,7 @@ from orders.service.events import (
     PAYMENT_EVENTS_TOPIC,
 )
 from orders.service.queries import SHOP_GROUPS
+from orders.service.sample_catalogue import LoadSampleCatalogue
 from osenv import SystemRng
 from servicekit.auth import Tokens
 from servicekit.background import Background, stored_gauges
@@ -93,6 +94,7 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             ],
             end_streams=application.feed.close,
             reconciler=reconciler,
+            prepare=LoadSampleCatalogue(application.units) if config.sample_catalogue else None,
         )
 
     async with connections:

@@ -209,6 +209,8 @@ def bootstrap(
         renderer=Renderer(clock),
         trace_url=config.trace_url,
         may_choose_anybody=config.sandbox_sign_in,
+        token_command=config.token_command,
+        payment_window_ms=config.payment_window_ms,
     )
     return Application(
         units=units,

@@ -17,6 +17,7 @@ from servicekit.config import (
     RECONCILING_PARSERS,
     SQLITE_PREFIX,
     ConfigError,
+    Parser,
     ReconcilingConfig,
     as_text,
     is_http_url,
@@ -28,6 +29,7 @@ DEFAULT_PAYMENT_WINDOW_MS = 1_800_000  # 30 minutes
 DEFAULT_DELAY_LEVELS = default_delay_levels(DEFAULT_PAYMENT_WINDOW_MS)
 DEFAULT_COMPLETION_AFTER_MS = 7 * 86_400_000
 TRACE_ID_PLACE = "{trace_id}"
+TOKEN_COMMAND_MAX = 400  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,8 @@ class Config(ReconcilingConfig):
     A payment holds its order for `hold_ms` at a time, and for `hold_past_expiry_ms` after its expiry at the most (ADR
     122); neither is shorter than what payments takes to capture. `trace_url` leads to the page of a trace, with
     {trace_id} in it; None where traces are not kept. `sandbox_sign_in` lets every visitor sign in to the pages under
-    any name, as an operator too: for demonstrations only.
+    any name, as an operator too: for demonstrations only. With `sample_catalogue` a shop begins with a few products on
+    sale. The pages show `token_command` to visitors, the command that prints an access token; None where there is none.
     """
 
     PREFIX: ClassVar[str] = "ORDERS_"
@@ -53,6 +56,8 @@ class Config(ReconcilingConfig):
     payments_url: str = "http://127.0.0.1:8002"
     trace_url: str | None = None
     sandbox_sign_in: bool = False
+    sample_catalogue: bool = False
+    token_command: str | None = None
 
     def __post_init__(self) -> None:
         ReconcilingConfig.__post_init__(self)
@@ -80,6 +85,10 @@ class Config(ReconcilingConfig):
             raise self.error(
                 "TRACE_URL", f"={self.trace_url!r}: allowed is a URL such as http://127.0.0.1:16686/trace/{{trace_id}}"
             )
+        if self.token_command is not None and not 1 <= len(self.token_command) <= TOKEN_COMMAND_MAX:
+            raise self.error(
+                "TOKEN_COMMAND", f" has {len(self.token_command)} characters: 1 to {TOKEN_COMMAND_MAX} are allowed"
+            )
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
@@ -100,10 +109,13 @@ def _delay_levels(name: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{name}={text!r}: {error}") from None
 
 
-def _sandbox_sign_in(name: str, text: str) -> dict[str, Any]:
-    if text not in ("true", "false"):
-        raise ConfigError(f"{name}={text!r}: allowed are true and false")
-    return {"sandbox_sign_in": text == "true"}
+def _true_or_false(name: str) -> Parser:
+    def parse(variable: str, text: str) -> dict[str, Any]:
+        if text not in ("true", "false"):
+            raise ConfigError(f"{variable}={text!r}: allowed are true and false")
+        return {name: text == "true"}
+
+    return parse
 
 
 _PARSERS = {
@@ -115,5 +127,7 @@ _PARSERS = {
     "HOLD_PAST_EXPIRY_MS": whole_number("hold_past_expiry_ms"),
     "PAYMENTS_URL": as_text("payments_url"),
     "TRACE_URL": as_text("trace_url"),
-    "SANDBOX_SIGN_IN": _sandbox_sign_in,
+    "SANDBOX_SIGN_IN": _true_or_false("sandbox_sign_in"),
+    "SAMPLE_CATALOGUE": _true_or_false("sample_catalogue"),
+    "TOKEN_COMMAND": lambda _name, text: {"token_command": text or None},
 }

@@ -1,8 +1,8 @@
 """The run of a service: the order in which its parts start and stop.
 
-Start: address taken, database migrated and asked for its time, background work, connection with the queue (itself in
-the background), HTTP. Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step
-has its time; all of them together take ten seconds at most.
+Start: address taken, database migrated, asked for its time and prepared, background work, connection with the queue
+(itself in the background), HTTP. Stop: HTTP finishes its requests, then consumers, background work, producers,
+database. Each step has its time; all of them together take ten seconds at most.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def _nothing() -> None:
 class Composition:
     """A service over its ports, ready to be started; `check` is TransactionalPublisher.check.
 
+    `prepare` writes what has to be in the database before the service answers; it runs at every start, in each process.
+
     `reconciler` is what `reconcile` runs; in a service it is a part of `background`.
 
     `end_streams` is called as soon as the service is asked to stop: answers that would never end by themselves have to
@@ -63,6 +65,7 @@ class Composition:
     background: Sequence[Background] = ()
     end_streams: Callable[[], None] = _nothing
     reconciler: Reconciler | None = None
+    prepare: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
                 config.mq_url, clock, group=service.name, topics=service.topics, storage=database.health
             )
             composition = compose(database, queue, clock)
+            if composition.prepare is not None:
+                await composition.prepare()
             freeze_garbage_collector()
             log.info(f"{service.name} is listening", host=config.listen_host, port=http.port)
             await _run(composition, http, queue, clock, stop)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import structlog
@@ -56,8 +56,9 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 # A page is its visitor's own, and a file may change with the next version: both are asked for again, files by their
-# tag.
+# tag. A picture is for every visitor, and may be a day old.
 _CACHE_CONTROL = "private, no-cache"
+_PICTURE_CACHE_CONTROL = "public, max-age=86400"
 
 
 class _PageFrame:
@@ -90,6 +91,13 @@ class _PageFrame:
             await response(scope, receive, send_with_headers)
 
 
+class _Pictures(StaticFiles):
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["Cache-Control"] = _PICTURE_CACHE_CONTROL
+        return response
+
+
 def mount_pages(api: FastAPI, parts: PageParts) -> None:
     """Put the pages below /shop of the service's own application."""
     pages = FastAPI(
@@ -105,6 +113,7 @@ def mount_pages(api: FastAPI, parts: PageParts) -> None:
         products_router, cart_router, orders_router, operator_router, operator_orders_router, session_router,
     ):  # fmt: skip
         pages.include_router(router)
+    pages.mount("/static/products", _Pictures(packages=[("orders.pages", "static/products")]))
     pages.mount("/static", StaticFiles(packages=[("orders.pages", "static")]))
     pages.add_middleware(_PageFrame)
     install_problem_pages(pages)
@@ -188,7 +197,9 @@ async def _too_few(request: Request, kind: ProblemType, error: InsufficientStock
     except StorageUnavailableError:
         products = {}
     product = products.get(error.product_id)
-    values = {"name": product.name if product else error.product_id, "available": error.available}
+    visitor = visitor_of(request, parts_of(request).tokens)
+    name = Texts(visitor.language).product_name(product) if product else error.product_id
+    values = {"name": name, "available": error.available}
     return problem_page(request, kind.name if error.available else _SOLD_OUT, kind.status, str(error), values)
 
 
@@ -258,6 +269,7 @@ async def show(
         next_path=_own_path(next_path),
         roles=tuple(ROLES),
         may_choose_anybody=parts.may_choose_anybody,
+        token_command=parts.token_command,
     )
 
 

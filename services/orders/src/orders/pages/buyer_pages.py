@@ -60,6 +60,9 @@ async def products(
         few=FEW,
         is_first=cursor is None,
         may_sell=may_sell,
+        may_choose_anybody=parts.may_choose_anybody,
+        token_command=parts.token_command,
+        window_s=parts.payment_window_ms // 1000,
         currency=CURRENCY,
     )
 

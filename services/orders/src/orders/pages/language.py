@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from orders.domain.product import Product
 from orders.pages.texts_en import ENGLISH
 from orders.pages.texts_zh import CHINESE
+from orders.service.sample_catalogue import is_sample
 
 COOKIE = "shop_language"
 PARAMETER = "lang"
@@ -84,6 +86,10 @@ class Texts:
     def word(self, kind: str, name: str) -> str:
         """The translation of another service's word, such as a payment's status; an unknown one stays as it is."""
         return self._catalog.get(f"{kind}.{name}", name)
+
+    def product_name(self, product: Product) -> str:
+        """A sample has a name in each language, any other product the one that its seller gave it."""
+        return self._catalog[f"sample.{product.product_id}"] if is_sample(product) else product.name
 
     def has(self, key: str) -> bool:
         return key in self._catalog

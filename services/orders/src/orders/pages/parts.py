@@ -30,6 +30,7 @@ from orders.service.order_feed import OrderFeed
 from orders.service.payments import PaymentDesk
 from orders.service.place_order import Baskets
 from orders.service.queries import DeadLetters
+from orders.service.sample_catalogue import is_sample
 from osenv import Clock, Rng
 from servicekit import auth
 from servicekit.auth import Caller, Tokens
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         "amount": format_amount,
         "machine_moment": machine_moment,
         "remaining": format_remaining,
+        "is_sample": is_sample,
         "statuses": tuple(OrderStatus),
         "scopes": {"see_all": auth.ORDERS_ALL, "ship": auth.ORDERS_SHIP, "buy": auth.ORDERS_WRITE},
     }
@@ -159,7 +161,9 @@ _OWN_SITES = frozenset({"same-origin", "none"})  # none: the visitor's own doing
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """`trace_url` has {trace_id} in it, or is None; `may_choose_anybody` is for sandboxes only."""
+    """`trace_url` has {trace_id} in it, or is None; `may_choose_anybody` is for sandboxes only; `token_command` prints
+    an access token, or is None.
+    """
 
     use_cases: UseCases
     baskets: Baskets
@@ -172,6 +176,8 @@ class PageParts:
     renderer: Renderer
     trace_url: str | None
     may_choose_anybody: bool
+    token_command: str | None
+    payment_window_ms: int
 
     def new_key(self) -> str:
         """The idempotency key of a form: one form makes one thing, however often it is sent."""

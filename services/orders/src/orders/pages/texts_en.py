@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from orders.service.sample_catalogue import SAMPLE_CATALOGUE
+
+# What the pictures of the samples show, for those who do not see them.
+_PICTURES = {
+    "picture.G7-window-seat": "A train seat beside a window, with hills outside",
+    "picture.Z281-berth": "Two bunks, one above the other, and a window with the moon",
+    "picture.bicycle-space": "A bicycle that stands in a carriage",
+    "picture.hourglass": "An hourglass whose sand runs down",
+    "picture.lunch-box": "A box with rice, vegetables and an egg, and chopsticks",
+    "picture.tea": "A steaming cup of tea with a jasmine flower in it",
+}
+
 ENGLISH: Mapping[str, str] = MappingProxyType(
-    {
+    _PICTURES
+    | {f"sample.{product_id}": product.name for product_id, product in SAMPLE_CATALOGUE.items()}
+    | {
         # the frame
         "shop.name": "Hourglass",
         "shop.claim": "Pay in time, or the seat goes to somebody else.",
@@ -34,8 +48,14 @@ ENGLISH: Mapping[str, str] = MappingProxyType(
         "session.token_intro": "Or sign in with an access token that you were given.",
         "session.token_only": "Sign in with the access token that you were given.",
         "session.token": "Access token",
+        "session.token_command": "This command prints an access token for a buyer:",
         "session.expired": "Your session has expired. Please sign in again.",
         # products and cart
+        "guide.title": "How to buy",
+        "guide.choose": "Put a product into the cart.",
+        "guide.sign_in": "Sign in.",
+        "guide.order": "Place the order in the cart. Its units are held for you.",
+        "guide.pay": "Pay within {window}. An unpaid order closes by itself, and its units are on sale again.",
         "products.title": "Products",
         "products.empty": "Nothing is on sale yet. Sign in as a seller to put a product on sale.",
         "products.available": "{count} in stock",

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+_SAMPLES = {
+    "sample.G7-window-seat": "靠窗座位，G7 次列车",
+    "sample.Z281-berth": "卧铺，Z281 次列车",
+    "sample.bicycle-space": "自行车位",
+    "sample.hourglass": "沙漏（30 分钟）",
+    "sample.lunch-box": "盒饭",
+    "sample.tea": "茉莉花茶",
+    "picture.G7-window-seat": "车窗旁的座位，窗外是山丘",
+    "picture.Z281-berth": "上下两层铺位，窗外有月亮",
+    "picture.bicycle-space": "停在车厢里的自行车",
+    "picture.hourglass": "正在流沙的沙漏",
+    "picture.lunch-box": "装有米饭、蔬菜和鸡蛋的饭盒，旁边有筷子",
+    "picture.tea": "一杯冒着热气的茶，茶面上有一朵茉莉花",
+}
+
 CHINESE: Mapping[str, str] = MappingProxyType(
-    {
+    _SAMPLES
+    | {
         # the frame
         "shop.name": "沙漏商店",
         "shop.claim": "请及时付款，过时不候。",
@@ -34,8 +50,14 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "session.token_intro": "也可以用发给您的访问令牌登录。",
         "session.token_only": "请用发给您的访问令牌登录。",
         "session.token": "访问令牌",
+        "session.token_command": "以下命令会输出一个买家访问令牌：",
         "session.expired": "登录已过期，请重新登录。",
         # products and cart
+        "guide.title": "如何购买",
+        "guide.choose": "将商品加入购物车。",
+        "guide.sign_in": "登录。",
+        "guide.order": "在购物车中提交订单，商品会为您预留。",
+        "guide.pay": "请在 {window}内付款。未付款的订单会自动关闭，商品重新上架。",
         "products.title": "商品",
         "products.empty": "暂时没有商品。以卖家身份登录即可上架商品。",
         "products.available": "库存 {count} 件",
