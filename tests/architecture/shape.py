@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -69,16 +70,19 @@ def package_of(path: str) -> str:
 
 
 def measure(paths: list[str], root: Path) -> Cut:
-    lines, imports, longest = [], 0, 0
-    for path in paths:
-        text = (root / path).read_text(encoding="utf-8")
-        lines.append(text.count("\n"))
-        tree = ast.parse(text)
-        imports += sum(_length(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-        functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-        longest = max([longest, *map(_length, functions)])
+    lines, imports, longest = zip(*(_of_file(root / path) for path in paths), strict=True)
     large = sum(count > LARGE_LINES for count in lines)
-    return Cut(len(lines), sum(lines), imports, round(statistics.median(lines)), large, longest)
+    return Cut(len(lines), sum(lines), sum(imports), round(statistics.median(lines)), large, max(longest))
+
+
+@cache
+def _of_file(path: Path) -> tuple[int, int, int]:
+    """Its lines, those of its import statements, and those of its longest function."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    imports = sum(_length(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return text.count("\n"), imports, max(map(_length, functions), default=0)
 
 
 def _length(node: ast.stmt) -> int:
