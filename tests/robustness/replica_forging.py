@@ -8,12 +8,13 @@ from replica_model import InvariantError
 from replica_network import Link
 
 from mq_broker.core.replica_state import Epoch
+from mq_broker.replication.feed import FINAL_FRAME_TIMEOUT_S
 from mq_broker.replication.frames import Follow, LogBytes, MasterFrame, ReplicaFrame, Report
 
 if TYPE_CHECKING:
     from replica_world import ReplicaWorld
 
-HEARD_S = 0.3  # so long a side may take to refuse
+HEARD_S = 0.3 + 2 * FINAL_FRAME_TIMEOUT_S  # a side may refuse only then: the way back may be full, or cut
 OVER_LONG_BYTES = 9 * 1024 * 1024
 
 
