@@ -107,8 +107,7 @@ class TestReload:
             line = await says(served, "info", "was read again")
             assert line.endswith("defaultTopicQueueNums=7 (was 4), maxMessageSize=200 (was 100)")
             await producer.send(Message("sizes", bytes(101)))
-            (kept,) = log_lines(served, "warning")
-            assert "only a restart changes these keys" in kept
+            (kept,) = [line for line in log_lines(served, "warning") if "only a restart changes these keys" in line]
             assert "flushDiskType=ASYNC_FLUSH (not SYNC_FLUSH)" in kept
             in_force = await config_in_force(port)
             assert (in_force["maxMessageSize"], in_force["flushDiskType"]) == ("200", "ASYNC_FLUSH")

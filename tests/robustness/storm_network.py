@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -23,6 +22,7 @@ from sim_process import SimProcess
 
 from mq_broker.embedded.embedded_broker import AbortedCallError
 from mq_broker.replication.frames import LinkError, MasterLink
+from mq_broker.rpc.name_server_wire import WireError
 from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError, RequestTimeoutError
 from mqclient.transport import Method
 from osenv import Rng, SeededRng, SimClock
@@ -237,7 +237,7 @@ class Transport:
         self.clock, self.rng = process.clock, rng
         self.local_ip = "127.0.0.1"
         self.name_servers = name_servers
-        self.name_server_source = None
+        self.name_server_source, self.uses_frames = None, False
         self._network, self._process = network, process
 
     def open_channel(self, address: str) -> Channel:
@@ -280,77 +280,56 @@ class RpcNetwork(Network):
             and not any(self.is_cut(pipe.way) or pipe.is_lost for pipe in (link.up, link.down))
         )  # fmt: skip
 
-    def grpc_for_brokers(self) -> Any:
-        """What `mq_broker.rpc.registration` uses of grpc, on this network."""
-
-        @asynccontextmanager
-        async def insecure_channel(address: str, options: Any = ()) -> AsyncIterator[Channel]:
-            channel = Channel(self, self.processes[CLIENT.get()], address)
-            try:
-                yield channel
-            finally:
-                await channel.close()
-
-        aio = SimpleNamespace(EOF=grpc.aio.EOF, AioRpcError=grpc.aio.AioRpcError, insecure_channel=insecure_channel)
-        return SimpleNamespace(aio=aio)
+    @asynccontextmanager
+    async def open_wire(self, address: object, ended: Callable[[], None]) -> AsyncIterator[NameServerWire]:
+        """Takes the place of `mq_broker.rpc.name_server_wire.open_wire`."""
+        channel = Channel(self, self.processes[CLIENT.get()], str(address))
+        wire = NameServerWire(channel, ended)
+        try:
+            yield wire
+        finally:
+            wire.close()
+            await channel.close()
 
 
 NAME_SERVICE = "/hourglass.mq.v1.NameService"
 
 
-def _rpc_error(error: MQClientError) -> grpc.aio.AioRpcError:
-    nothing = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, str(error))
+class NameServerWire:
+    """Implements `mq_broker.rpc.name_server_wire.Wire`."""
 
-
-class NameServiceStub:
-    """What `mq_broker.rpc.registration` uses of the stub of that name."""
-
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, ended: Callable[[], None]) -> None:
         self._channel = channel
-
-    def RegisterBroker(self) -> RegisterCall:  # noqa: N802
-        return RegisterCall(self._channel.stream(Method(f"{NAME_SERVICE}/RegisterBroker", Any, Any)))
-
-    async def UnregisterBroker(self, request: Any, timeout: float) -> Any:  # noqa: ASYNC109, N802
-        method: Any = Method(f"{NAME_SERVICE}/UnregisterBroker", Any, Any)
-        try:
-            return await self._channel.unary(method, request, timeout)
-        except MQClientError as error:
-            raise _rpc_error(error) from error
-
-
-class RegisterCall:
-    """A stream as grpc.aio has it."""
-
-    def __init__(self, stream: RpcStream) -> None:
-        self._stream = stream
+        self._stream = channel.stream(Method(f"{NAME_SERVICE}/RegisterBroker", Any, Any))
         self._answers: asyncio.Queue[Any] = asyncio.Queue()
         self._reading = asyncio.ensure_future(self._read())
+        self._reading.add_done_callback(lambda _reading: ended())
 
     async def _read(self) -> None:
         try:
             while (answer := await self._stream.read()) is not None:
                 self._answers.put_nowait(answer)
-            self._answers.put_nowait(grpc.aio.EOF)
+            self._answers.put_nowait(None)
         except MQClientError as error:
-            self._answers.put_nowait(_rpc_error(error))
+            self._answers.put_nowait(WireError(str(error)))
 
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._reading.add_done_callback(callback)
-
-    async def write(self, request: Any) -> None:
+    async def register(self, request: Any) -> Any:
         try:
             await self._stream.write(request)
         except MQClientError as error:
-            raise _rpc_error(error) from error
-
-    async def read(self) -> Any:
+            raise WireError(str(error)) from error
         answer = await self._answers.get()
-        if isinstance(answer, grpc.aio.AioRpcError):
+        if isinstance(answer, WireError):
             raise answer
         return answer
 
-    def cancel(self) -> None:
+    async def unregister(self, request: Any, timeout_s: float) -> None:
+        method: Any = Method(f"{NAME_SERVICE}/UnregisterBroker", Any, Any)
+        try:
+            await self._channel.unary(method, request, timeout_s)
+        except MQClientError as error:
+            raise WireError(str(error)) from error
+
+    def close(self) -> None:
         self._reading.cancel()
         self._stream.cancel()

@@ -20,7 +20,7 @@ from storm_clients import GROUPS, ORDERED, ORDERED_QUEUES, PLAIN, SHORT, Client,
 from storm_excuses import NOT_FLUSHED_S, Again, Loss, LossEvent
 from storm_machines import NAME_SERVERS, PACE, STEP_S, NameServer, StormNode
 from storm_model import Answer, Message, StormModel
-from storm_network import NameServiceStub, RpcNetwork, Transport
+from storm_network import RpcNetwork, Transport
 
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.broker import Broker
@@ -119,12 +119,10 @@ class StormWorld:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The network takes the place of gRPC's for brokers and clients."""
+        """The network takes the place of the real one for brokers and clients."""
         storm = SimpleNamespace(load=lambda: self._open_transport)
-        stubs = SimpleNamespace(NameServiceStub=NameServiceStub)
         with (
-            patch.object(registration, "grpc", self.network.grpc_for_brokers()),
-            patch.object(registration, "name_service_pb2_grpc", stubs),
+            patch.object(registration, "open_wire", self.network.open_wire),
             patch.object(client_transport, "_installed", lambda: {"storm": storm}),
             patch.object(client_message, "os", SimpleNamespace(getpid=lambda: 1)),
         ):

@@ -418,7 +418,7 @@ BUGS: tuple[Bug, ...] = (
         "33",
         "close without status predicate",
         "the status of an order changes whatever it is by now",
-        "services/orders/src/orders/adapters/sql.py",
+        "services/orders/src/orders/adapters/order_writes.py",
         'orders.c.status == bindparam("old_status"),\n    orders.c.version == bindparam("old_version"),',
         'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status")),\n'
         '    orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',

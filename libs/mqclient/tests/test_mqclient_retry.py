@@ -47,6 +47,7 @@ CODES: dict[int, bool] = {
     ResponseCode.GO_AWAY: True,
     ResponseCode.MESSAGE_ILLEGAL: False,
     ResponseCode.QUERY_NOT_FOUND: False,
+    ResponseCode.INVALID_PARAMETER: False,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: False,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: False,
     ResponseCode.TRANSACTION_STATE_UNKNOW: False,
