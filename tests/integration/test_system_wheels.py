@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("libs/*", "services/*", "tools/*", "deploy/local")
 PIN = re.compile(r"^([a-z0-9-]+==[^\s;]+)( ; .+?)? \\$", re.MULTILINE)
 INSTALL_TIMEOUT_S = 300
-CLIENT = {"hourglass-mqclient", "hourglass-mqproto", "hourglass-osenv", "hourglass-telemetry"}
+CLIENT = {"hourglass-mqclient", "hourglass-mqproto", "hourglass-mqremoting", "hourglass-osenv", "hourglass-telemetry"}
 OTHERS_OF_THE_CLIENT = {"grpcio", "protobuf", "opentelemetry-api", "typing-extensions"}
 
 
