@@ -13,7 +13,9 @@ import io
 import shutil
 import subprocess
 import tarfile
+import tomllib
 from collections.abc import Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -78,6 +80,22 @@ def _write_earlier(service: str, folder: Path) -> None:
     for package in [*source.glob("libs/*/src/*"), *source.glob(f"services/{service}/src/*")]:
         compileall.compile_dir(package, quiet=1)  # or all processes that start at once would do it, each for itself
         (folder / package.name).symlink_to(package)
+        _write_metadata(package.parents[1], folder)
+
+
+def _write_metadata(distribution: Path, folder: Path) -> None:
+    """What an installation of this version would have said of itself: its transports are found by entry points."""
+    project = tomllib.loads((distribution / "pyproject.toml").read_text())["project"]
+    metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    groups = ConfigParser(delimiters="=")
+    groups.optionxform = str  # type: ignore[assignment,method-assign]  # names are kept as they are written
+    groups.read_dict(project.get("entry-points", {}))
+    with (metadata / "entry_points.txt").open("w") as file:
+        groups.write(file)
 
 
 def _write_later(service: str, folder: Path) -> None:

@@ -266,7 +266,9 @@ class ShopPlaces:
 def orders_environment(
     settings: ShopSettings, places: ShopPlaces, *, payment_window_ms: int, delay_levels: str
 ) -> dict[str, str]:
-    """What orders is told beside its address and the queue's."""
+    """What orders is told beside its address and the queue's. Keys younger than a release in use are named only where
+    they are wanted: an earlier version refuses a key that it does not know.
+    """
     return {
         **_common("ORDERS", settings, places),
         "ORDERS_PAYMENT_WINDOW_MS": str(payment_window_ms),
@@ -274,7 +276,7 @@ def orders_environment(
         "ORDERS_COMPLETION_AFTER_MS": str(settings.completion_after_ms),
         "ORDERS_PAYMENTS_URL": places.payments_url,
         "ORDERS_SANDBOX_SIGN_IN": "true" if settings.sandbox_sign_in else "false",
-        "ORDERS_SAMPLE_CATALOGUE": "true" if settings.sample_catalogue else "false",
+        **({"ORDERS_SAMPLE_CATALOGUE": "true"} if settings.sample_catalogue else {}),
     }
 
 
