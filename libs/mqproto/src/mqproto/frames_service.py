@@ -184,12 +184,17 @@ class _Context:
 
 
 class _StreamContext(_Context):
-    """A stream that broke ends its handler, as one of gRPC does: what runs for it is cancelled."""
+    """A stream that broke ends its handler, as one of gRPC does: what runs for it is cancelled.
+
+    Beside grpc.aio's methods it has those that spare a task for each side of the stream: `deliver_to` (the stream's:
+    each frame in the step in which it comes, to be parsed by `parse`) and `write_now`.
+    """
 
     def __init__(self, stream: Stream, method: _Method) -> None:
         super().__init__(stream.connection)
         self._stream = stream
-        self._parse = method.parse
+        self.parse = method.parse
+        self.deliver_to = stream.deliver_to
 
     async def read(self) -> Any:
         """The next request, or EOF."""
@@ -197,7 +202,17 @@ class _StreamContext(_Context):
             command = await self._stream.read()
         except RemotingError:
             raise asyncio.CancelledError from None
-        return grpc.aio.EOF if command is None else self._parse(command.body)
+        return grpc.aio.EOF if command is None else self.parse(command.body)
+
+    def write_now(self, response: Message) -> bool:
+        """Give the response to the connection, if that takes it at once. A response that fits in no frame is left to
+        `write`, which raises what is wrong.
+        """
+        body = response.SerializeToString()
+        if not self._stream.may_write or len(body) > FRAME_BYTES_MAX:
+            return False
+        self._stream.write_now(body)
+        return True
 
     async def write(self, response: Message) -> None:
         """Return when the connection has taken the response, and the peer has room for it."""

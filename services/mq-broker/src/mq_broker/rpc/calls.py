@@ -45,8 +45,8 @@ LINGER_S = 0.25
 class Replies:
     """What waits to be written to one stream. `END` closes the stream after what was put before it.
 
-    Invariants: one task writes to a stream; handlers put replies into the queue and go on; what waits there counts in
-    the response memory; a stream whose share is full reads no requests.
+    Invariants: replies are written in the order in which handlers put them, and handlers go on at once; what waits
+    counts in the response memory; a stream whose share is full reads no requests.
     """
 
     END = object()
@@ -55,13 +55,23 @@ class Replies:
         self.share = share
         self._queue: asyncio.Queue[tuple[Any, int]] = asyncio.Queue()
         self._written = asyncio.Event()
+        self._unwritten = 0  # in the queue, and in the hands of `write_to`
+        self._write_now: Callable[[Any], bool] | None = None
 
     def put(self, reply: object, size: int = SMALL_RESPONSE_BYTES) -> None:
         """Have `reply` written: a message, or a coroutine that makes one, which later replies then wait for.
 
-        `size` is what it takes of the response memory, in bytes.
+        `size` is what it takes of the response memory, in bytes, while it waits.
         """
+        if (
+            self._write_now is not None
+            and not self._unwritten
+            and isinstance(reply, Message)
+            and self._write_now(reply)
+        ):
+            return
         self.share.take(size)
+        self._unwritten += 1
         self._queue.put_nowait((reply, size))
 
     def put_command(self, command: Any) -> None:
@@ -79,8 +89,11 @@ class Replies:
             await self._written.wait()
 
     async def write_to(self, context: Any) -> None:
-        """Write until the end, or until the stream breaks."""
+        """Write until the end, or until the stream breaks. A reply that nothing waits before is written by `put`, where
+        the stream offers `write_now`.
+        """
         share = self.share
+        self._write_now = getattr(context, "write_now", None)
         while True:
             reply, size = await self._queue.get()
             if reply is self.END:
@@ -90,6 +103,7 @@ class Replies:
             await context.write(message)
             share.writing_since = None
             share.give_back(size)
+            self._unwritten -= 1
             self._written.set()
 
     def drop(self) -> None:
@@ -143,7 +157,8 @@ async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], st
     Then no request is read any more, and the replies to those that were handled are still written. What `handle` raises
     ends the stream likewise, and is raised here. Cancelled when the peer is gone.
     """
-    reader = asyncio.create_task(_read_all(context, replies, handle), name="stream reader")
+    read_all = _handle_all if hasattr(context, "deliver_to") else _read_all
+    reader = asyncio.create_task(read_all(context, replies, handle), name="stream reader")
     writer = asyncio.create_task(replies.write_to(context), name="stream writer")
     stop = asyncio.create_task(stopping.wait(), name="stream stop")
     try:
@@ -165,6 +180,37 @@ async def _read_all(context: Any, replies: Replies, handle: Callable[[Any], None
         handle(request)
         if not replies.share.may_read:
             await replies.room()
+
+
+async def _handle_all(context: Any, replies: Replies, handle: Callable[[Any], None]) -> None:
+    """The same for a stream that hands each request over in the step in which it comes, and None at the end."""
+    has_ended: asyncio.Future[bool]
+
+    def take(command: Any) -> None:
+        if has_ended.done():
+            return
+        if command is None:
+            has_ended.set_result(True)
+            return
+        try:
+            handle(context.parse(command.body))
+        except Exception as error:
+            context.deliver_to(None)
+            has_ended.set_exception(error)
+            return
+        if not replies.share.may_read:
+            context.deliver_to(None)
+            has_ended.set_result(False)
+
+    while True:
+        await replies.room()
+        has_ended = asyncio.get_running_loop().create_future()
+        context.deliver_to(take)
+        try:
+            if await has_ended:
+                return
+        finally:
+            context.deliver_to(None)
 
 
 # What a processor refuses, and what the disk refuses, as an answer of the method's own type; and room for answers.
