@@ -47,11 +47,11 @@ def unreadable(folders: Sequence[Path]) -> list[Path]:
     """What this user cannot read of these folders, in the order of its names."""
     found: list[Path] = []
 
-    def refused(error: OSError) -> None:
+    def rejected(error: OSError) -> None:
         found.append(Path(error.filename))
 
     for folder in folders:
-        for path, _, names in os.walk(folder, onerror=refused):
+        for path, _, names in os.walk(folder, onerror=rejected):
             files = [Path(path, name) for name in names]
             found += [file for file in files if not os.access(file, os.R_OK, effective_ids=True)]
     return sorted(found)

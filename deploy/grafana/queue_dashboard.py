@@ -34,7 +34,7 @@ QUEUE_NOW = Row(
             height=4,
         ),
         Panel(
-            "Refusing or fenced",
+            "Rejecting or fenced",
             "Brokers that take no messages because of their disk.",
             (
                 (
@@ -66,7 +66,7 @@ QUEUE_NOW = Row(
         ),
         Panel(
             "Disk used",
-            "Of the fullest disk. 85 %: files go before their time; 90 %: writes are refused.",
+            "Of the fullest disk. 85 %: files go before their time; 90 %: writes are rejected.",
             (("max(hourglass_store_disk_used)", ""),),
             unit="percentunit",
             kind="stat",

@@ -305,7 +305,7 @@ def test_services_understand_their_variables(name: str, secrets: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_variables_of_kubernetes_for_services_are_switched_off_because_ours_would_be_refused(
+def test_variables_of_kubernetes_for_services_are_switched_off_because_ours_would_be_rejected(
     name: str, secrets: Path
 ) -> None:
     pod = pod_of(workload(name))

@@ -113,7 +113,7 @@ def test_the_loss_of_a_node_leaves_a_name_server_and_one_of_the_pair(nodes: int)
 # ----------------------------------------------------------------------------------------------------------- versions
 
 
-def test_every_object_and_pod_tells_its_version_and_no_update_is_refused_for_it() -> None:
+def test_every_object_and_pod_tells_its_version_and_no_update_is_rejected_for_it() -> None:
     (tag,) = {one["newTag"] for one in load(KUBERNETES / "base/kustomization.yaml")[0]["images"]}
     assert tag == version("hourglass-orders")
     assert {one["metadata"]["labels"][VERSION] for one in BASE} == {tag}

@@ -16,7 +16,7 @@ PROTO = HERE / "proto"
 
 
 def generate(out: Path) -> None:
-    """Write hourglass/mq/v1/*_pb2*.py and .pyi below `out`. Raises RuntimeError when protoc refuses the sources."""
+    """Write hourglass/mq/v1/*_pb2*.py and .pyi below `out`. Raises RuntimeError when protoc rejects the sources."""
     tools = Path(sys.executable).parent
     sources = [str(path) for path in sorted(PROTO.glob("hourglass/mq/v1/*.proto"))]
     arguments = [

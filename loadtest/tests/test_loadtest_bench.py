@@ -104,11 +104,11 @@ def test_profile_has_the_functions_of_broker_and_client(tmp_path: Path) -> None:
         (["--workloads", "nowhere"], "loadtest: there is no workload file (*.yaml) in nowhere"),
     ],
 )
-def test_senseless_options_are_refused_before_anything_runs(arguments: list[str], sentence: str) -> None:
-    refused = run(*arguments)
-    assert (refused.returncode, refused.stdout) == (EXIT_USAGE, "")
-    assert refused.stderr.startswith(sentence)
-    assert refused.stderr.count("\n") == 1
+def test_senseless_options_are_rejected_before_anything_runs(arguments: list[str], sentence: str) -> None:
+    rejected = run(*arguments)
+    assert (rejected.returncode, rejected.stdout) == (EXIT_USAGE, "")
+    assert rejected.stderr.startswith(sentence)
+    assert rejected.stderr.count("\n") == 1
 
 
 def test_client_without_a_queue_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Two checkouts side by side: the interval, and what is refused."""
+"""Two checkouts side by side: the interval, and what is rejected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_fewer_than_six_pairs_have_no_interval() -> None:
         (["--only", "nothing"], "there is no workload 'nothing'; there are: small"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_by_name(
+def test_what_cannot_be_compared_is_rejected_by_name(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "small.yaml").write_text(SMALL, encoding="utf-8")
@@ -56,7 +56,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_checkout_without_its_packages_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkout_without_its_packages_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(tmp_path)]) == 2
     assert "has no .venv: run make setup there" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Parts of the measurements by themselves: what is no figure is refused."""
+"""Parts of the measurements by themselves: what is no figure is rejected."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_with_a_page_people_say_how_many_users_there_are() -> None:
         (["--payment-window", "soon"], "soon"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_with_what_is_allowed(
+def test_an_option_that_cannot_be_is_rejected_with_what_is_allowed(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -150,7 +150,7 @@ def test_a_shop_that_runs_already_is_named_by_variables() -> None:
         (OUTSIDE | {"LOAD_ORDER_URL": "x"}, "unknown variable LOAD_ORDER_URL; known are LOAD_ORDERS_URL"),
     ],
 )
-def test_variables_that_do_not_go_together_are_refused(variables: dict[str, str], complaint: str) -> None:
+def test_variables_that_do_not_go_together_are_rejected(variables: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionsError, match=complaint):
         read_outside(variables)
 
@@ -210,7 +210,7 @@ def test_a_request_that_was_sent_late_is_late_from_its_intended_time() -> None:
     assert found["from_intended_ms"]["p99"] == pytest.approx(3200.0)
 
 
-def test_a_second_try_waits_since_the_first_one_was_intended_and_a_refusal_is_no_latency() -> None:
+def test_a_second_try_waits_since_the_first_one_was_intended_and_a_rejection_is_no_latency() -> None:
     seen = evidence(order(1.0, seconds=0.01, answer="503 overloaded"), order(1.0, number=2, late=1.0))
     results = summarize(seen)
     found = results["requests"]["POST /orders"]
@@ -282,27 +282,27 @@ def test_the_first_order_after_a_fault_was_asked_for_after_it() -> None:
         ([], False),
     ],
 )
-def test_a_step_is_sustained_when_nearly_none_is_late_or_refused(requests: list[Request], sustained: bool) -> None:
+def test_a_step_is_sustained_when_nearly_none_is_late_or_rejected(requests: list[Request], sustained: bool) -> None:
     assert step_of(evidence(*requests), 10.0, 8.0).sustained is sustained
 
 
 def test_goodput_is_orders_placed_in_the_overloaded_stage_against_the_best_step() -> None:
     stages = (Stage(10.0, 5.0), Stage(20.0, 10.0), Stage(5.0, 5.0))
     served = [order(5.0 + number / 9, seconds=0.01) for number in range(90)]
-    refused = [order(5.0 + number / 9, seconds=0.01, answer="503 overloaded") for number in range(90)]
+    rejected = [order(5.0 + number / 9, seconds=0.01, answer="503 overloaded") for number in range(90)]
     steps = [Step(10.0, 10.0, 100.0, 0.0, True), Step(15.0, 8.0, 3_000.0, 0.1, False)]
-    found = overload_results(evidence(*served, *refused, stages=stages), steps, 5.0, 10.0)
+    found = overload_results(evidence(*served, *rejected, stages=stages), steps, 5.0, 10.0)
     assert (found["peak_orders_per_s"], found["sustainable_visits_per_s"]) == (10.0, 10.0)
     assert found["share_of_peak"] == pytest.approx(0.9, abs=0.02)
     assert (found["refused"], found["retry_after_s"], found["refusals_that_say_too_little"]) == (90, ["1"], [])
 
 
-def test_a_refusal_without_a_reason_or_a_time_is_a_complaint() -> None:
+def test_a_rejection_without_a_reason_or_a_time_is_a_complaint() -> None:
     stages = (Stage(10.0, 5.0), Stage(20.0, 10.0))
     steps = [Step(10.0, 10.0, 100.0, 0.0, True)]
     silent = [order(6.0, answer="503"), order(6.0, answer="503 overloaded")._replace(retry_after="")]
     found = overload_results(evidence(order(6.0), *silent, stages=stages), steps, 5.0, 10.0)
-    assert found["refusals_that_say_too_little"] == ["2 refusals lack a reason or Retry-After"]
+    assert found["refusals_that_say_too_little"] == ["2 rejections lack a reason or Retry-After"]
 
 
 def test_the_report_is_a_page_without_scripts_and_a_picture(tmp_path: Path) -> None:

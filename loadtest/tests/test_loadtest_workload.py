@@ -1,4 +1,4 @@
-"""Workload files: those of the project can be run, and bad ones are refused with a sentence."""
+"""Workload files: those of the project can be run, and bad ones are rejected with a sentence."""
 
 from __future__ import annotations
 
@@ -87,15 +87,15 @@ def test_a_workload_survives_the_way_to_the_client() -> None:
         (LAG + "slave: SYNC", "slave is SYNC; a workload of kind lag needs ASYNC"),
     ],
 )
-def test_bad_workload_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_bad_workload_file_is_rejected(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "w.yaml"
     path.write_text(text)
-    with pytest.raises(WorkloadError, match=sentence) as refused:
+    with pytest.raises(WorkloadError, match=sentence) as rejected:
         load_workload(path)
-    assert str(path) in str(refused.value)
+    assert str(path) in str(rejected.value)
 
 
-def test_folder_without_workloads_and_a_file_that_is_no_text_are_refused(tmp_path: Path) -> None:
+def test_folder_without_workloads_and_a_file_that_is_no_text_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="there is no workload file"):
         load_workloads(tmp_path)
     (tmp_path / "w.yaml").write_bytes(b"\xff")

@@ -55,9 +55,9 @@ def test_an_overloaded_shop_says_why_and_when_and_its_messages_go_on(tmp_path: P
     results = loaded(
         tmp_path, "load", "--stages", "12x10", ORDERS_ADMISSION_LIMIT="1/1", PAYMENTS_ADMISSION_LIMIT="1/1"
     )
-    refused = {answer for answer in results["answers"] if answer.startswith(("503", "429"))}
-    assert "503 overloaded" in refused
-    assert "503" not in refused
+    rejected = {answer for answer in results["answers"] if answer.startswith(("503", "429"))}
+    assert "503 overloaded" in rejected
+    assert "503" not in rejected
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     told = {record[7] for record in records if record[0] == "request" and record[5] == "503 overloaded"}
     assert told <= {"1", "2", "3", "4", "5"}

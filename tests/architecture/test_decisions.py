@@ -34,7 +34,7 @@ def test_a_decision_that_supersedes_another_one_says_so() -> None:
         ("# 2. A title\n\nStatus: accepted\n\nText.\n", "has the number 2"),
     ],
 )
-def test_a_record_that_begins_otherwise_is_refused(text: str, sentence: str) -> None:
+def test_a_record_that_begins_otherwise_is_rejected(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse("0001-a-title.md", text)
 

@@ -115,7 +115,7 @@ test_other = Machine.TestCase
     }
 
 
-def test_a_mark_of_an_unknown_mechanism_is_refused() -> None:
+def test_a_mark_of_an_unknown_mechanism_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"docs/features\.md does not have: \['Z9'\]"):
         with_proofs(
             "| N1 | x | `a.py` | `old` |", {"N1": ["tests/test_a.py::test_x"], "Z9": ["tests/test_a.py::test_y"]}

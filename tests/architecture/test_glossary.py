@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -42,6 +45,22 @@ def test_replaced_words_do_not_come_back() -> None:
     assert len(words) >= WORDS_MIN
     # A public name may stand in quotes for one version, as the alias that it is.
     assert [word for word in words if re.search(rf"(?<![\"\w]){word}\b", text)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "current"),
+    [
+        ("mqremoting", "RefusedError", "RejectedError"),
+        ("pyspark_mq", "ReadRefusedError", "ReadRejectedError"),
+        ("servicekit.errors", "RefusedError", "RejectedError"),
+    ],
+)
+def test_a_public_name_of_before_says_what_it_is_now(module: str, old: str, current: str) -> None:
+    loaded = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"^{module}\.{old} is {module}\.{current} now$"):
+        assert getattr(loaded, old) is getattr(loaded, current)
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Nothing'"):
+        _ = loaded.Nothing
 
 
 def test_sentences_name_their_subject() -> None:

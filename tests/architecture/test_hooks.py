@@ -1,4 +1,4 @@
-"""`make hooks` has git refuse a commit that `make check` refuses."""
+"""`make hooks` has git reject a commit that `make check` rejects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IDENTITY = ("-c", "user.name=A", "-c", "user.email=a@example.invalid")
 
 
 def test_a_commit_runs_make_check(tmp_path: Path) -> None:
-    """In a repository of its own, where a stand-in for make writes down what it is asked and refuses."""
+    """In a repository of its own, where a stand-in for make writes down what it is asked and rejects."""
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     shutil.copytree(ROOT / ".ci", clone / ".ci")
     shutil.copy(ROOT / "Makefile", clone)

@@ -4,7 +4,7 @@
         await ann.sign_in("ann")
         await ann.put_into_cart("seat-1")
 
-Invariant: a page that complains (an uncaught error, a refused script, a broken policy) fails the test of its person.
+Invariant: a page that complains (an uncaught error, a rejected script, a broken policy) fails the test of its person.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALL_PHONE: dict[str, Any] = PHONE | {"viewport": {"width": 320, "height": 568}
 DESK: dict[str, Any] = {"viewport": {"width": 1100, "height": 900}}
 # Beside its default rules, axe has this one of WCAG 2.5.3 (A), which it calls experimental.
 AXE_OPTIONS = {"resultTypes": ["violations"], "rules": {"label-content-name-mismatch": {"enabled": True}}}
-# A page that was refused says so on the console; the page itself is what the test looks at.
+# A page that was rejected says so on the console; the page itself is what the test looks at.
 _EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d")
 
 

@@ -96,8 +96,8 @@ async def test_an_answer_that_says_nothing_of_the_order_leaves_the_page_as_it_is
         await ann.expect_same_page()
 
 
-async def test_a_stream_that_is_refused_is_asked_for_again(stage: Stage) -> None:
-    async with an_open_order(stage, "refused-stream") as (ann, order_id):
+async def test_a_stream_that_is_rejected_is_asked_for_again(stage: Stage) -> None:
+    async with an_open_order(stage, "rejected-stream") as (ann, order_id):
         await ann.page.route("**/events", lambda route: route.fulfill(status=503, body="busy"))
         await ann.page.reload()
         await expect(ann.page.locator("#offline")).to_be_visible()

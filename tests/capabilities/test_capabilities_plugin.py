@@ -89,7 +89,7 @@ def test_an_unknown_capability_is_an_error_at_collection(project: Path, mark: st
     assert any("the capabilities are 'java', 'maven', 'loop device'" in line for line in lines)
 
 
-def test_another_value_of_require_is_refused(project: Path) -> None:
+def test_another_value_of_require_is_rejected(project: Path) -> None:
     code, lines = run_pytest(project, require="some")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert any("REQUIRE=some" in line for line in lines)

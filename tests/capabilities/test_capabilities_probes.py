@@ -94,7 +94,7 @@ def test_root_needs_a_user_who_runs_postgresql(path_folder: Path, monkeypatch: p
     monkeypatch.setattr(postgresql, "DEBIAN_FOLDERS", path_folder / "none")
     monkeypatch.setattr(postgresql, "SYSTEM_USER", "nobody-has-this-name")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert probe_postgresql() == Absence("PostgreSQL refuses root, and there is no user nobody-has-this-name")
+    assert probe_postgresql() == Absence("PostgreSQL rejects root, and there is no user nobody-has-this-name")
 
 
 def test_chromium_has_to_start_and_to_have_chinese_characters(path_folder: Path) -> None:
@@ -136,11 +136,11 @@ def test_promtool_has_to_be_of_prometheus_2_42_or_newer(path_folder: Path, print
     assert missing is None if reason is None else missing is not None and missing.reason.startswith(reason)
 
 
-def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
+def test_a_loop_device_that_the_kernel_rejects_is_no_fault_of_what_is_installed(
     path_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("losetup", "mkfs.ext4", "mount", "umount"):
-        add_program(path_folder, name, "refused", code=int(name == "losetup"))
+        add_program(path_folder, name, "rejected", code=int(name == "losetup"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     missing = probe_loop_device()
     assert missing is not None
@@ -153,7 +153,7 @@ def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
     ("pattern", "reason"),
     [("netns?add?*", "ip netns add failed: "), ("*type?veth*", "link add wire type veth peer name other failed: ")],
 )
-def test_a_namespace_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
+def test_a_namespace_that_the_kernel_rejects_is_no_fault_of_what_is_installed(
     path_folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, reason: str
 ) -> None:
     for name in ("iptables", "tc"):

@@ -34,13 +34,13 @@ class FakeEngine:
     steps: list[str] = field(default_factory=list)
     in_sync_after_s: float = IN_SYNC_AFTER_S
     secrets_exit_code: int = 0
-    refusing: Callable[[tuple[str, ...]], bool] = lambda _words: False
+    rejecting: Callable[[tuple[str, ...]], bool] = lambda _words: False
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def compose(self, *words: str) -> str:
-        if self.refusing(words):
+        if self.rejecting(words):
             raise UPGRADE.CommandError(f"{' '.join(words)} failed")
         match words:
             case ("build", "--build-arg", "REVISION=0123abcd"):
@@ -186,11 +186,11 @@ def test_a_replica_that_does_not_come_back_leaves_the_master_alone() -> None:
 
 
 def test_a_switch_that_fails_leaves_the_master_alone_and_the_upgrade_can_be_continued() -> None:
-    engine = FakeEngine(refusing=lambda words: "switchMaster" in words)
+    engine = FakeEngine(rejecting=lambda words: "switchMaster" in words)
     with pytest.raises(UPGRADE.UpgradeError, match="switchMaster"):
         upgrade(engine)
     assert "broker-a" not in engine.new
-    engine.refusing = lambda _words: False
+    engine.rejecting = lambda _words: False
     engine.steps.clear()
     upgrade(engine)
     assert engine.steps == ["build", "switch to broker-a-s", "broker-a", "up"]

@@ -129,9 +129,9 @@ def test_only_those_with_a_database_reach_the_server_and_each_only_its_own(stack
         "import asyncio, asyncpg, pathlib; url = pathlib.Path('/run/hourglass/database-url').read_text().strip();"
         "asyncio.run(asyncpg.connect(url.replace('+asyncpg', '').rpartition('/')[0] + '/payments'))"
     )
-    with pytest.raises(subprocess.CalledProcessError) as refused:
+    with pytest.raises(subprocess.CalledProcessError) as rejected:
         stack.compose("exec", "-T", "orders", "python", "-c", others)
-    assert "permission denied for database" in refused.value.stderr
+    assert "permission denied for database" in rejected.value.stderr
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -205,11 +205,11 @@ def test_without_its_master_the_shop_is_read_and_goes_on_when_it_is_back(stack: 
             before = await told.place()
             stack.compose("kill", "broker-a")
 
-            async def is_refused() -> bool:
+            async def is_rejected() -> bool:
                 async with httpx.AsyncClient(timeout=10) as client:
                     return (await client.get(f"{ORDERS}/health/ready")).status_code == 503
 
-            await eventually(is_refused, "orders says that the queue is away")
+            await eventually(is_rejected, "orders says that the queue is away")
             assert (await told.shop.order(before.order_id)).order_id == before.order_id
             assert sum(await told.stock()) == 100
             assert "broker-a-s" not in stack.unhealthy()  # a slave keeps what is there

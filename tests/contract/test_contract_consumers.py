@@ -177,16 +177,16 @@ async def test_broadcasting_reaches_every_member(visit: Visit, tmp_path: Path) -
 
 
 @pytest.mark.mechanism("C4")
-async def test_member_that_subscribes_differently_is_refused_and_told_why(visit: Visit) -> None:
+async def test_member_that_subscribes_differently_is_rejected_and_told_why(visit: Visit) -> None:
     """Mechanism C4."""
     await visit.add_topic()
     await visit.consumer(visit.inbox(), "created")
     other = visit.made_consumer("paid || created")
     other.register_message_listener(visit.inbox())
-    with pytest.raises(BrokerRejectedError, match=r"(?s)created.*paid|paid.*created") as refused:
+    with pytest.raises(BrokerRejectedError, match=r"(?s)created.*paid|paid.*created") as rejected:
         await visit.finish(other.start())
-    assert visit.group in str(refused.value)
-    assert visit.topic in str(refused.value)
+    assert visit.group in str(rejected.value)
+    assert visit.topic in str(rejected.value)
     alike = visit.made_consumer("created")
     alike.register_message_listener(visit.inbox())
     await visit.join(alike)

@@ -14,7 +14,7 @@ import pytest
 
 from osenv import SimClock
 from payments.adapters.http_gateway import HttpGateway
-from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError, InvalidSignatureError
+from payments.domain.errors import GatewayRejectedError, GatewayUnavailableError, InvalidSignatureError
 from payments.domain.payment import PaymentMethod, PaymentStatus
 from payments.service import events
 from payments.service.gateway import (
@@ -122,7 +122,7 @@ async def test_a_decline_is_for_ever_and_moves_no_money(tmp_path: Path, open_wor
         first = await gateway.find_charge(REQUEST)
         assert isinstance(first, Declined)
         assert await gateway.charge(REQUEST) == first
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.refund(RefundOrder("r", "p", 100, "CNY"))
         assert await gateway.find_refund(RefundOrder("r", "p", 100, "CNY")) is None
         assert await gateway.book() == GatewayBook(0, 0, 0, 0)
@@ -158,15 +158,15 @@ async def test_no_charge_gives_back_more_than_it_took(tmp_path: Path, open_world
     async with open_world(tmp_path) as world:
         gateway = world.gateway
         await gateway.charge(REQUEST)
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.refund(RefundOrder("r1", "p", 1, "CNY"))  # nothing was taken yet
         await world.decide("p")
         await gateway.refund(RefundOrder("r1", "p", 60, "CNY"))
         for terms in (("p", 41, "CNY"), ("p", 10, "EUR"), ("ghost", 1, "CNY")):
-            with pytest.raises(GatewayRefusedError):
+            with pytest.raises(GatewayRejectedError):
                 await gateway.refund(RefundOrder("r2", *terms))
         await world.decide("r1")
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.refund(RefundOrder("r2", "p", 41, "CNY"))
         await gateway.refund(RefundOrder("r2", "p", 40, "CNY"))
         await world.decide("r2")
@@ -187,10 +187,10 @@ async def test_an_id_names_one_thing_for_ever(tmp_path: Path, open_world: OpenWo
             ChargeRequest("p", "o2", 100, "CNY", PaymentMethod.CARD),
             ChargeRequest("p", "o", 100, "CNY", PaymentMethod.WALLET),
         ):
-            with pytest.raises(GatewayRefusedError):
+            with pytest.raises(GatewayRejectedError):
                 await gateway.charge(other)
         for terms in (("p2", 60, "CNY"), ("p", 61, "CNY"), ("p", 60, "EUR")):
-            with pytest.raises(GatewayRefusedError):
+            with pytest.raises(GatewayRejectedError):
                 await gateway.refund(RefundOrder("r", *terms))
         await world.decide("r")
         assert await gateway.book() == GatewayBook(200, 60, 2, 1)

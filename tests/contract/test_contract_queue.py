@@ -231,7 +231,7 @@ async def make_a_consumer_with_a_bad_tag_expression(visit: Visit) -> None:
     await visit.consumer(visit.inbox(), "paid || *")
 
 
-REFUSALS: list[tuple[Callable[[Visit], Awaitable[object]], type[MQClientError], str]] = [
+REJECTIONS: list[tuple[Callable[[Visit], Awaitable[object]], type[MQClientError], str]] = [
     (message(body=b""), MessageRejectedError, "the body is empty; it takes 1 to 4,194,304 bytes"),
     (message(topic="a b"), MessageRejectedError, "the topic name 'a b' has a character that is not allowed"),
     (message(topic="SCHEDULE_TOPIC_XXXX"), MessageRejectedError, "belongs to the queue itself"),
@@ -251,11 +251,11 @@ REFUSALS: list[tuple[Callable[[Visit], Awaitable[object]], type[MQClientError], 
 ]
 
 
-@pytest.mark.parametrize(("act", "kind", "sentence"), REFUSALS, ids=[sentence[:30] for _, _, sentence in REFUSALS])
-async def test_what_makes_no_sense_is_refused_with_the_same_error(
+@pytest.mark.parametrize(("act", "kind", "sentence"), REJECTIONS, ids=[sentence[:30] for _, _, sentence in REJECTIONS])
+async def test_what_makes_no_sense_is_rejected_with_the_same_error(
     visit: Visit, act: Callable[[Visit], Awaitable[object]], kind: type[MQClientError], sentence: str
 ) -> None:
-    with pytest.raises(MQClientError) as refused:
+    with pytest.raises(MQClientError) as rejected:
         await act(visit)
-    assert type(refused.value) is kind
-    assert sentence in str(refused.value)
+    assert type(rejected.value) is kind
+    assert sentence in str(rejected.value)

@@ -40,9 +40,9 @@ class Books:
 
 async def test_message_of_a_committed_transaction_arrives_and_of_a_rolled_back_one_does_not(visit: Visit) -> None:
     await visit.add_topic(1)
-    committing, refusing, inbox = Books(COMMIT), Books(ROLL_BACK), visit.inbox()
+    committing, rejecting, inbox = Books(COMMIT), Books(ROLL_BACK), visit.inbox()
     await visit.consumer(inbox)
-    producer = await visit.transaction_producer(refusing)
+    producer = await visit.transaction_producer(rejecting)
     rolled_back = await producer.send_message_in_transaction(Message(visit.topic, b"rolled back"))
     await visit.finish(producer.shutdown())
     producer = await visit.transaction_producer(committing)

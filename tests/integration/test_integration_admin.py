@@ -13,8 +13,8 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.waiting import eventually
 from mqclient import (
     Admin,
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     ConsumeFromWhere,
     ConsumeStatus,
     Message,
@@ -120,7 +120,7 @@ async def test_a_deleted_topic_is_gone_everywhere_at_once_and_stays_gone(tmp_pat
                 assert TOPIC not in await of_one.topic_list()
         await kill_and_start(cluster)
         assert TOPIC not in await admin.topic_list()
-        with pytest.raises(BrokerRefusedError, match="TOPIC_NOT_EXIST"):
+        with pytest.raises(BrokerUnavailableError, match="TOPIC_NOT_EXIST"):
             await admin.delete_topic(TOPIC)
         await make_topic(admin)
         assert [await admin.queue_offsets(queue) for queue in QUEUES] == [(MESSAGES_EACH, MESSAGES_EACH)] * 2

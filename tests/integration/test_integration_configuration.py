@@ -175,7 +175,7 @@ class TestAdvertisedAddress:
         assert f"listens on 127.0.0.1:{port}; set brokerIP1" in sentence
         assert served.exit_code == 0
 
-    async def test_where_that_is_refused_the_broker_does_not_start(self, tmp_path: Path) -> None:
+    async def test_where_that_is_rejected_the_broker_does_not_start(self, tmp_path: Path) -> None:
         routes_port, port = free_ports(2)
         settings = {"brokerIP1": "127.0.0.2", "advertisedAddressCheck": "REFUSE"}
         routes = name_server(tmp_path, routes_port)

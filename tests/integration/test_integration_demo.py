@@ -75,7 +75,7 @@ def test_demo_pays_or_closes_every_order_and_leaves_no_process(tmp_path: Path) -
     for row in (
         "closed by themselves",
         "ledger balances",
-        "won / refunded / refused",
+        "won / refunded / rejected",
         "money conserved",
         "units on sale before / after",
         "both logs are the same, byte for byte",
@@ -92,7 +92,7 @@ def test_demo_pays_or_closes_every_order_and_leaves_no_process(tmp_path: Path) -
         ("5", "hourglass: DEMO_ORDERS=5: allowed are 6 to 100000\n"),
     ],
 )
-def test_demo_refuses_a_bad_number_of_orders(tmp_path: Path, orders: str, sentence: str) -> None:
+def test_demo_rejects_a_bad_number_of_orders(tmp_path: Path, orders: str, sentence: str) -> None:
     environment = os.environ | {"DEMO_ORDERS": orders}
     run = subprocess.run(
         COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -77,9 +77,9 @@ def test_what_neither_can_install_is_an_error(venv: Path) -> None:
         install(venv)
 
 
-def test_an_older_python_is_refused(tmp_path: Path) -> None:
+def test_an_older_python_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     pretend(tmp_path, "old-python", "exit 1")
-    with pytest.raises(subprocess.CalledProcessError) as refused:
+    with pytest.raises(subprocess.CalledProcessError) as rejected:
         install(tmp_path, PYTHON=str(tmp_path / "bin" / "old-python"))
-    assert refused.value.stderr == "Hourglass needs Python 3.11 or newer; try make PYTHON=python3.12\n"
+    assert rejected.value.stderr == "Hourglass needs Python 3.11 or newer; try make PYTHON=python3.12\n"

@@ -165,7 +165,7 @@ def last_start(broker: ManagedProcess) -> str:
     return [line for line in broker.log_path.read_text().splitlines() if "read again: " in line][-1]
 
 
-async def test_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:
+async def test_second_broker_on_the_same_store_is_rejected(tmp_path: Path) -> None:
     async with queue_cluster(tmp_path) as cluster:
         (broker,) = cluster.brokers
         run = await asyncio.to_thread(run_to_the_end, broker_command(broker, cluster))
@@ -176,7 +176,7 @@ async def test_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> Non
         assert broker.running
 
 
-def test_unknown_configuration_key_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+def test_unknown_configuration_key_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     run = run_to_the_end([sys.executable, "-m", "mq_broker", f"storePathRootDir={tmp_path}", "brokerNam=x"])
     assert run.returncode == EXIT_BAD_CONFIGURATION
     assert run.stderr == "mq-broker: unknown configuration key 'brokerNam'; did you mean brokerName?\n"

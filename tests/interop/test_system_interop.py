@@ -209,7 +209,7 @@ def half_properties(transaction_id: str) -> dict[str, str]:
     return {TRAN_MSG: "true", PGROUP: "shop", REAL_TOPIC: "sold", REAL_QID: "0", UNIQ_KEY: transaction_id}
 
 
-async def test_a_store_whose_records_have_no_crc_is_refused_and_left_as_it_is(
+async def test_a_store_whose_records_have_no_crc_is_rejected_and_left_as_it_is(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"

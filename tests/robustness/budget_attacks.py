@@ -30,7 +30,7 @@ METHODS = ("Send", "Pull", "QueryMessage", "EndTransaction", "UpdateConsumerOffs
 AT_ONCE = 4  # behaviours
 HOLD_S = 0.5  # how long a behaviour stands still
 WITHIN_S = 15.0
-REFUSALS = (grpc.RpcError, asyncio.TimeoutError, asyncio.InvalidStateError, OSError, grpc.aio.UsageError)
+REJECTIONS = (grpc.RpcError, asyncio.TimeoutError, asyncio.InvalidStateError, OSError, grpc.aio.UsageError)
 
 
 @dataclass
@@ -91,8 +91,8 @@ async def slow_reader(attack: Attack) -> None:
         await stream.read()
 
 
-async def unread_refusals(attack: Attack) -> None:
-    """Frames of batches that are refused, without reading what was wrong with them."""
+async def unread_rejections(attack: Attack) -> None:
+    """Frames of batches that are rejected, without reading what was wrong with them."""
     stream = (await attack.stub()).Produce()
     frame = pb.ProduceRequest(request_id=1, batches=[pb.RecordBatch(topic="x" * 200, count=1, records=b"x")] * 1_024)
     with suppress(asyncio.TimeoutError):
@@ -251,14 +251,14 @@ async def malformed_registrations(attack: Attack) -> None:
     stub: Any = name_service_pb2_grpc.NameServiceStub(channel)
     for _ in range(attack.count(5, 50)):
         raw: Any = channel.stream_stream("/hourglass.mq.v1.NameService/RegisterBroker")()
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             if attack.count(0, 2):
                 await raw.write(attack.rng.randbytes(attack.count(0, 5_000)))
                 await raw.read()
     for _ in range(attack.count(1, 10)):
         stream, broker = stub.RegisterBroker(), attack.hostile_broker()
         broker.address = attack.rng.choice(["", "nowhere", "x" * 20_000, "h:99999"])
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await stream.write(name_service_pb2.RegisterBrokerRequest(broker=broker, data_version=-1))
             await stream.read()
 
@@ -275,7 +275,7 @@ async def huge_heartbeats(attack: Attack) -> None:
             for number in range(attack.count(1, 3_000_000 // (length + 100)))
         ]
         producers = [pb.ProducerData(group="p" * attack.count(0, 300)) for _ in range(attack.count(0, 1_000))]
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await session.write(session_request(attack.client_id(), consumers=consumers, producers=producers))
             await session.read()
         session.cancel()
@@ -303,7 +303,7 @@ async def malformed_heartbeats(attack: Attack) -> None:
         for data in [answer.SerializeToString(), attack.rng.randbytes(attack.count(0, 5_000)), b""][
             attack.count(0, 3) :
         ]:
-            with suppress(*REFUSALS):
+            with suppress(*REJECTIONS):
                 await raw.write(data)
         if attack.count(0, 1):
             raw.cancel()
@@ -335,8 +335,8 @@ async def routes(attack: Attack) -> None:
 
 Behaviour = Callable[[Attack], Awaitable[None]]
 BEHAVIOURS: tuple[Behaviour, ...] = (
-    unread_polls, slow_reader, unread_refusals, many_unary_pulls, held_polls, cold_polls, long_expressions, key_queries,
-    huge_messages, many_streams, half_open_connections, malformed_requests, routes, huge_registrations,
+    unread_polls, slow_reader, unread_rejections, many_unary_pulls, held_polls, cold_polls, long_expressions,
+    key_queries, huge_messages, many_streams, half_open_connections, malformed_requests, routes, huge_registrations,
     many_registrations, unread_registrations, malformed_registrations, huge_heartbeats, many_heartbeats,
     malformed_heartbeats, half_open_sessions,
 )  # fmt: skip
@@ -368,7 +368,7 @@ async def run(broker: str, name_server: str, seed: int, count: int) -> None:
             waiting.pop()
             behaviour, own = rng.choice(BEHAVIOURS), SeededRng(rng.randrange(0, 1 << 32))
             async with AsyncExitStack() as opened:
-                with suppress(*REFUSALS):
+                with suppress(*REJECTIONS):
                     await asyncio.wait_for(behaviour(Attack(broker, name_server, own, opened)), WITHIN_S)
 
     await prepare(broker)

@@ -18,7 +18,7 @@ from osenv import SeededRng
 AT_ONCE = 4  # behaviours
 HOLD_S = 0.5  # how long a behaviour stands still
 WITHIN_S = 15.0
-REFUSALS = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError)
+REJECTIONS = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError)
 PATHS = ("/products", "/orders", "/payments", "/health/ready", "/openapi.json", "/docs", "/shop", "/webhooks/gateway")
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW", "")
 
@@ -79,7 +79,7 @@ async def huge_heads(attack: HttpAttack) -> None:
         reader, writer = await attack.connect()
         lines = [f"X-{number}: {'v' * attack.count(0, 2_000)}" for number in range(attack.count(0, 2_000))]
         writer.write(attack.head("GET", "/products/" + "p" * attack.count(0, 100_000), *lines))
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await reader.read(65_536)
 
 
@@ -110,7 +110,7 @@ async def huge_bodies(attack: HttpAttack) -> None:
             writer.write(
                 attack.head("POST", path, f"Content-Length: {attack.count(0, 1 << 70)}", token=True) + bytes(size)
             )
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await writer.drain()
             await reader.read(65_536)
 
@@ -133,7 +133,7 @@ async def malformed_heads(attack: HttpAttack) -> None:
         writer.write(
             attack.rng.choice([whole, attack.rng.randbytes(500) + b"\r\n\r\n", whole.replace(b"HTTP/1.1", b"HTTP/9")])
         )
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await reader.read(65_536)
 
 
@@ -151,7 +151,7 @@ async def malformed_bodies(attack: HttpAttack) -> None:
         reader, writer = await attack.connect()
         path = attack.rng.choice(("/orders", "/payments", "/refunds", "/products"))
         writer.write(attack.post(path, attack.rng.choice(bodies), f"Idempotency-Key: malformed-{number}"))
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await reader.read(65_536)
 
 
@@ -163,7 +163,7 @@ async def forged_tokens(attack: HttpAttack) -> None:
             [attack.token[:-3], "x" * attack.count(0, 12_000), "a.b.c", "." * attack.count(0, 3_000), attack.token * 3]
         )
         writer.write(attack.head("GET", "/orders", f"Authorization: Bearer {token}"))
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await reader.read(65_536)
 
 
@@ -176,7 +176,7 @@ async def forged_webhooks(attack: HttpAttack) -> None:
         )
         body = json.dumps({"id": "e" * attack.count(0, 60_000), "type": "payment.captured"}).encode()
         writer.write(attack.post("/webhooks/gateway", body, f"Gateway-Signature: {signature}", token=False))
-        with suppress(*REFUSALS):
+        with suppress(*REJECTIONS):
             await reader.read(65_536)
 
 
@@ -200,7 +200,7 @@ async def many_requests(attack: HttpAttack) -> None:
         reader, writer = await attack.connect()
         for _ in range(times):
             writer.write(attack.head("GET", path))
-            with suppress(*REFUSALS):
+            with suppress(*REJECTIONS):
                 await reader.readuntil(b"\r\n\r\n")
 
     asks = (ask(attack.rng.choice(PATHS), attack.count(1, 10)) for _ in range(attack.count(5, 30)))
@@ -232,7 +232,7 @@ async def run(orders: str, payments: str, token: str, seed: int, count: int) -> 
             waiting.pop()
             behaviour, own = rng.choice(BEHAVIOURS), SeededRng(rng.randrange(0, 1 << 32))
             async with AsyncExitStack() as opened:
-                with suppress(*REFUSALS):
+                with suppress(*REJECTIONS):
                     await asyncio.wait_for(behaviour(HttpAttack((orders, payments), token, own, opened)), WITHIN_S)
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))

@@ -41,7 +41,7 @@ def damage_files(disk: SimDisk, folder: Path, rng: SeededRng, *, everything: boo
     """A byte of one of the files is another one; or one in each block of each of them."""
     files = {path: data for path, data in disk.contents().items() if folder in path.parents and data}
     chosen = sorted(files) if everything or not files else [rng.choice(sorted(files))]
-    before, disk.before = disk.before, lambda _call, _path: None  # the disk may be refusing just now
+    before, disk.before = disk.before, lambda _call, _path: None  # the disk may be rejecting just now
     for path in chosen:
         data = files[path]
         block_bytes = SMALL["BLOCK_BYTES"] if everything else len(data)

@@ -32,7 +32,7 @@ SECONDS = st.sampled_from([0.0004, 0.001, 0.05, 0.999, 1.0, 4.0, 11.0, 65.0, 3_6
 NUMBER = st.integers(0, 1_000)
 FLAG = st.booleans()
 CALLS = st.integers(1, 14)
-REFUSALS = st.sampled_from([errno.ENOSPC, errno.EIO])
+REJECTIONS = st.sampled_from([errno.ENOSPC, errno.EIO])
 
 
 class DelayHistory(History):
@@ -99,12 +99,12 @@ class DelayHistory(History):
     def wall_jumps(self, days: int) -> None:
         self._run(self._world.wall_jumps(days), "the wall clock jumps")
 
-    @precondition(lambda self: not self._world.is_refusing)
-    @rule(number=REFUSALS)
-    def refuse(self, number: int) -> None:
-        self._run(self._world.refuse(number), "the disk refuses")
+    @precondition(lambda self: not self._world.is_rejecting)
+    @rule(number=REJECTIONS)
+    def reject(self, number: int) -> None:
+        self._run(self._world.reject(number), "the disk rejects")
 
-    @precondition(lambda self: self._world.is_refusing)
+    @precondition(lambda self: self._world.is_rejecting)
     @rule()
     def accept(self) -> None:
         self._run(self._world.accept(), "the disk works again")
@@ -200,7 +200,7 @@ RULES = frozenset(
         "recall in the millisecond of the delivery",
         "time passes",
         "the wall clock jumps",
-        "the disk refuses",
+        "the disk rejects",
         "the disk works again",
         "checkpoint",
         "old files go",

@@ -1,7 +1,7 @@
 """What must be true of messages that wait, whatever happens to them and to their broker.
 
 - Never early: what a consumer gets was put there at its due time in broker time, or later. Later only when the broker
-  was away at that time, or the disk refused writes (up to the next try, 10 s after).
+  was away at that time, or the disk rejected writes (up to the next try, 10 s after).
 - Exactly once: in a topic every message stands once, whatever happens. A consumer may see one a second time only after
   a power cut that took the delivery because it was not durable (async flush); only such a cut loses a message, and
   only one whose own record was not durable.
@@ -257,7 +257,7 @@ class DelayModel:
             self._excused.append((now_ms, now_ms + 1))
             self._last_of_time.clear()
 
-    def refused(self, begin_ms: int, end_ms: int) -> None:
+    def rejected(self, begin_ms: int, end_ms: int) -> None:
         """In this time the disk took nothing."""
         self._excused.append((begin_ms, end_ms + RETRY_MS + 1))
 

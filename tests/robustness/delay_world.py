@@ -2,7 +2,7 @@
 (docs/reference/faults.md#store).
 
 One topic, delay levels, the timer, recalls; a broker that stops, dies and loses its power at any call of the disk,
-whose wall clock jumps, whose disk refuses writes, whose files are lost. `delay_model.py` says what must stay true; this
+whose wall clock jumps, whose disk rejects writes, whose files are lost. `delay_model.py` says what must stay true; this
 file makes it happen.
 """
 
@@ -24,7 +24,7 @@ from delay_model import LOST, PLAIN, Arrival, DelayModel, InvariantError, Messag
 
 from mq_broker.core.delays import DelayLevels
 from mq_broker.core.documents import TOPICS
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
@@ -62,7 +62,7 @@ class DelayWorld:
         self.model = DelayModel(DelayLevels.parse(TABLES[0]))
         self._store = replace(store_options(flush=flush, log_file_bytes=LOG_FILE_BYTES), layout=LAYOUT)
         self._table = TABLES[0]
-        self._refusing_since: int | None = None
+        self._rejecting_since: int | None = None
         self._is_answered = True  # False: the caller is dead before the answer comes
         self._jobs: list[asyncio.Task[None]] = []
         self._fork: Fork | None = None
@@ -109,7 +109,7 @@ class DelayWorld:
                 waiting = Waiting(queue, now_ms, promised_ms, outcome.base_log_offset, by_wall)
                 self.model.sent(message, waiting, self.broker.store.log_end, answered=self._is_answered)
             else:
-                assert self._refusing_since is not None, outcome.remark
+                assert self._rejecting_since is not None, outcome.remark
 
     def _new(self, queue: int, key: str) -> Message:
         number = len(self.model.messages)
@@ -136,8 +136,8 @@ class DelayWorld:
         new_due_ms = _due_ms(new_time, self._wall_ms(now_ms) if by_wall else now_ms) if new_time else None
         try:
             answer = await self.broker.recalling.recall(TOPIC, key, new_time)
-        except (RefusedError, OSError):
-            if self._refusing_since is None:
+        except (RejectedError, OSError):
+            if self._rejecting_since is None:
                 raise
             end = self.broker.store.log_end
             return lambda model: model.perhaps_recalled(key, new_due_ms, end, now_ms, by_wall=by_wall)
@@ -199,8 +199,8 @@ class DelayWorld:
     # ------------------------------------------------------------------------------------------ time and disk
 
     async def advance(self, seconds: float) -> None:
-        """While the disk refuses, a minute at the most: every ten seconds all of it is tried again."""
-        await self.clock.advance(min(seconds, 60.0) if self.is_refusing else seconds)
+        """While the disk rejects, a minute at the most: every ten seconds all of it is tried again."""
+        await self.clock.advance(min(seconds, 60.0) if self.is_rejecting else seconds)
         await self.clock.settle()
 
     async def wall_jumps(self, days: int) -> None:
@@ -208,28 +208,28 @@ class DelayWorld:
         time = self.broker.time
         self.model.clocks_differ(time.ahead_of_wall_ms, time.now_ms())
 
-    async def refuse(self, number: int) -> None:
+    async def reject(self, number: int) -> None:
         """The disk takes nothing more for the log, the index and the timer, until `accept`; with ENOSPC it is full."""
-        self._refusing_since = self.broker.time.now_ms()
+        self._rejecting_since = self.broker.time.now_ms()
         if number == errno.ENOSPC:
             self.broker.store.gate.measured(FULL)
 
-        def refused(call: str, path: Path) -> None:
+        def rejected(call: str, path: Path) -> None:
             if call in {"pwrite", "allocate"} and LAYOUT.consume_queues not in path.parents:
-                raise OSError(number, "refused by the test", str(path))
+                raise OSError(number, "rejected by the test", str(path))
 
-        self.disk.before = refused
+        self.disk.before = rejected
 
     @property
-    def is_refusing(self) -> bool:
-        return self._refusing_since is not None
+    def is_rejecting(self) -> bool:
+        return self._rejecting_since is not None
 
     async def accept(self) -> None:
-        if self._refusing_since is not None:
+        if self._rejecting_since is not None:
             self.disk.before = lambda _call, _path: None
             await self._clean(0.0)  # measures the disk anew
-            self.model.refused(self._refusing_since, self.broker.time.now_ms())
-            self._refusing_since = None
+            self.model.rejected(self._rejecting_since, self.broker.time.now_ms())
+            self._rejecting_since = None
 
     async def checkpoint(self) -> None:
         await self.broker.store.checkpoint()
@@ -248,7 +248,7 @@ class DelayWorld:
             await self._see()  # what is delivered may be gone a moment later
         await cleaning
         self.disk.used_share = 0.0
-        finished = self._is_answered and self._refusing_since is None
+        finished = self._is_answered and self._rejecting_since is None
         store = self.broker.store
         self.model.carried(store.log_begin, store.log_end, finished=finished)
 
@@ -371,8 +371,8 @@ class DelayWorld:
             if job.done():
                 job.result()
         await self._see()
-        if self._refusing_since is not None:
-            self.model.refused(self._refusing_since, self.broker.time.now_ms())
+        if self._rejecting_since is not None:
+            self.model.rejected(self._rejecting_since, self.broker.time.now_ms())
         self.model.look(
             self.broker.time.now_ms(),
             (

@@ -135,7 +135,7 @@ class ElasticWorld(GroupWorld):
     # ------------------------------------------------------------------------------------------ topic, clock, disk
 
     async def resize(self, read: int, write: int) -> None:
-        """More or fewer queues. Refused when messages could be read no more."""
+        """More or fewer queues. Rejected when messages could be read no more."""
         self._disturbed(*self.GROUPS)
         try:
             await self.until_done(self.admin.update_topic(TOPIC, read_queue_count=read, write_queue_count=write))
@@ -147,7 +147,7 @@ class ElasticWorld(GroupWorld):
         """It is deleted, and made again after a while, also while the disk is too full for messages.
 
         A message that comes due meanwhile makes the topic by itself, with as many queues as it needs: then fewer are
-        refused.
+        rejected.
         """
         self._disturbed(*self.GROUPS)
         held = {record.body: _place(record) for record in await self._records()}
@@ -170,7 +170,7 @@ class ElasticWorld(GroupWorld):
             await super().reset(group, queue_id, share)
 
     async def fill(self, share: float) -> None:
-        """So much of the disk is used: from 85 % on old files go, from 90 % on until 85 % sends are refused."""
+        """So much of the disk is used: from 85 % on old files go, from 90 % on until 85 % sends are rejected."""
         self._disturbed(*self.GROUPS)
         self.broker.disk.used_share = share
         await self.advance(11.0)  # it is measured every ten seconds

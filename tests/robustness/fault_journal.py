@@ -1,6 +1,6 @@
 """What clients of a broker were told, and whether a later broker keeps to it.
 
-Invariants: a message counts as promised from its acknowledgement on; one that was refused must never be seen.
+Invariants: a message counts as promised from its acknowledgement on; one that was rejected must never be seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BrokenPromiseError(Exception):
     """What the broker does is not what it said; the message says how."""
 
 
-class ReadRefusedError(Exception):
+class ReadRejectedError(Exception):
     """The broker could not read just now, and said so."""
 
 
@@ -33,7 +33,7 @@ class Journal:
 
     promised: dict[QueueKey, dict[int, tuple[bytes, int]]] = field(default_factory=dict)  # body, log offset
     delayed: set[tuple[str, bytes]] = field(default_factory=set)
-    refused: set[bytes] = field(default_factory=set)
+    rejected: set[bytes] = field(default_factory=set)
     known: set[bytes] = field(default_factory=set)  # every body that was ever sent
     expired_below: int = 0  # the log offset at which the broker that was asked last let its log begin
 
@@ -49,10 +49,10 @@ class Journal:
                     raise BrokenPromiseError(f"queue offset {offset} of {key} was given twice")
                 queue[offset] = (body, log_offset)
         elif outcome.code not in DOUBTFUL:
-            self.refused.update(bodies)
+            self.rejected.update(bodies)
 
     async def compare(self, broker: Broker) -> None:
-        """Read everything that was promised and has not expired. Raises BrokenPromiseError, ReadRefusedError."""
+        """Read everything that was promised and has not expired. Raises BrokenPromiseError, ReadRejectedError."""
         begin = max(broker.store.log_begin, self.expired_below)
         for key, queue in self.promised.items():
             found = {record.queue_offset: record for record in await read_queue(broker, *key)}
@@ -69,11 +69,11 @@ class Journal:
                 if record is not None and record.body != body:
                     raise BrokenPromiseError(f"message {offset} of {key} is {record.body[:20]!r}, not {body[:20]!r}")
             for record in found.values():
-                if record.body in self.refused or record.body not in self.known:
-                    raise BrokenPromiseError(f"{record.body[:20]!r} in {key} was refused, or never sent")
+                if record.body in self.rejected or record.body not in self.known:
+                    raise BrokenPromiseError(f"{record.body[:20]!r} in {key} was rejected, or never sent")
 
     async def missing_delayed(self, broker: Broker) -> list[bytes]:
-        """What is delayed and has not arrived in its topic yet. Raises ReadRefusedError."""
+        """What is delayed and has not arrived in its topic yet. Raises ReadRejectedError."""
         missing = []
         for topic in {topic for topic, _ in self.delayed}:
             found = {record.body for record in await read_queue(broker, topic, 0)}
@@ -82,7 +82,7 @@ class Journal:
 
 
 async def read_queue(broker: Broker, topic: str, queue_id: int) -> list[Record]:
-    """All of one queue, as a consumer gets it. Raises ReadRefusedError."""
+    """All of one queue, as a consumer gets it. Raises ReadRejectedError."""
     records: list[Record] = []
     offset, _ = broker.store.queue_bounds(topic, queue_id)
     while True:
@@ -90,9 +90,9 @@ async def read_queue(broker: Broker, topic: str, queue_id: int) -> list[Record]:
         try:
             result = broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
         except OSError as error:
-            raise ReadRefusedError(str(error)) from error
+            raise ReadRejectedError(str(error)) from error
         if result.code is not ResponseCode.SUCCESS and result.code is not ResponseCode.TOPIC_NOT_EXIST:
-            raise ReadRefusedError(f"{result.code.name}: {result.remark}")
+            raise ReadRejectedError(f"{result.code.name}: {result.remark}")
         if result.next_begin_offset == offset or result.code is ResponseCode.TOPIC_NOT_EXIST:
             return records
         records += iter_records(result.records)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault_journal import BrokenPromiseError, Journal, QueueKey, ReadRefusedError
+from fault_journal import BrokenPromiseError, Journal, QueueKey, ReadRejectedError
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
@@ -138,7 +138,7 @@ class BrokerLife:
             self.broker = Broker(self.disk, self.clock, broker_options(), OPTIONS, SeededRng(1))
             await self.broker.open()
         except (OSError, StoreError) as error:
-            self._check(self.calls.method != "", f"the start is refused although nothing failed: {error!r}")
+            self._check(self.calls.method != "", f"the start is rejected although nothing failed: {error!r}")
         except Exception as error:  # whatever it is
             self.wrong.append(f"the start ends with {error!r}")
         else:
@@ -174,7 +174,7 @@ class BrokerLife:
             outcome.code is not ResponseCode.SUCCESS or not fenced_before, "acknowledged after a sync has failed"
         )
         self._check(
-            outcome.code is ResponseCode.SUCCESS or self.calls.method != "", f"refused for nothing: {outcome.remark}"
+            outcome.code is ResponseCode.SUCCESS or self.calls.method != "", f"rejected for nothing: {outcome.remark}"
         )
         self.last_code = outcome.code
 
@@ -200,11 +200,11 @@ class BrokerLife:
         """Everything that was promised can be read, unless reading is what fails."""
         try:
             await self.step("read", self.journal.compare(self.broker))
-        except ReadRefusedError as error:
-            self._check(self.calls.reads_fail, f"reading is refused after a failed {self.calls.method}: {error}")
+        except ReadRejectedError as error:
+            self._check(self.calls.reads_fail, f"reading is rejected after a failed {self.calls.method}: {error}")
 
     async def ask(self, name: str, question: Awaitable[Any]) -> None:
-        """Something that may be refused when a disk call has failed."""
+        """Something that may be rejected when a disk call has failed."""
         await self.step(name, question)
 
     async def halt(self) -> None:
@@ -219,7 +219,7 @@ class BrokerLife:
         await self.step("close", self.broker.close())
 
     async def step(self, name: str, work: Awaitable[Any]) -> Any:
-        """The result of `work`; None when it was refused. Raises what no caller of the broker should ever see."""
+        """The result of `work`; None when it was rejected. Raises what no caller of the broker should ever see."""
         self._step = name
         task = asyncio.ensure_future(work)
         for _ in range(3):
@@ -234,8 +234,8 @@ class BrokerLife:
             return None
         try:
             return task.result()
-        except (OSError, StoreError, RefusedError) as error:
-            self._check(self.calls.method != "", f"refused for nothing: {error!r}")
+        except (OSError, StoreError, RejectedError) as error:
+            self._check(self.calls.method != "", f"rejected for nothing: {error!r}")
             return None
 
     def _before(self, call: str, path: Path) -> None:
@@ -307,12 +307,12 @@ async def goes_on(life: BrokerLife) -> None:
         well = life.calls.method != "" and (fault is None or fault.mode == "ONCE")
         await life.produce(key, 200)
         if well and not life.calls.fences and life.last_code is not ResponseCode.SUCCESS:
-            raise BrokenPromiseError(f"after one failed {life.calls.method} of {life.calls.path} it goes on refusing")
+            raise BrokenPromiseError(f"after one failed {life.calls.method} of {life.calls.path} it goes on rejecting")
     await life.read()
 
 
 async def commit_offsets(life: BrokerLife, offset: int) -> None:
-    """Of as many messages as there are: a disk that fails may have refused them."""
+    """Of as many messages as there are: a disk that fails may have rejected them."""
     ends = {key: life.broker.store.queue_end(*key) for key in QUEUES if life.broker.topics.get(key[0])}
     life.broker.offsets.commit("readers", [(*key, Progress(min(offset, end))) for key, end in ends.items()])
 

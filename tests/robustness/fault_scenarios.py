@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fault_journal import Journal, ReadRefusedError, read_queue
+from fault_journal import Journal, ReadRejectedError, read_queue
 from fault_life import (
     DOOMED,
     LAYOUT,
@@ -118,7 +118,7 @@ async def _life_that_diverges(ends: list[int], life: BrokerLife) -> None:
             await life.produce(key, size, 40)
     await life.halt()
     journal = life.journal
-    journal.promised, journal.refused = promised, journal.known - known
+    journal.promised, journal.rejected = promised, journal.known - known
     journal.delayed.clear()
 
 
@@ -154,7 +154,7 @@ async def _life_before(life: BrokerLife) -> None:
     # The last batch is neither flushed nor acknowledged; its first record will be torn.
     life.broker.producing.put([batch_of(("t", 0), [b"torn", b"behind it", b"and behind that"])])
     life.journal.known.update([b"behind it", b"and behind that", b"torn"])
-    life.journal.refused.update([b"torn"])
+    life.journal.rejected.update([b"torn"])
 
 
 def _no_checkpoint(call: str, path: Path) -> None:
@@ -172,7 +172,7 @@ async def _later_life(life: BrokerLife) -> None:
 async def _read_doomed(life: BrokerLife) -> None:
     try:
         await read_queue(life.broker, *DOOMED)
-    except ReadRefusedError as error:
+    except ReadRejectedError as error:
         raise OSError(str(error)) from error
 
 

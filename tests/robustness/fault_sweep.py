@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fault_journal import BrokenPromiseError, Journal, ReadRefusedError
+from fault_journal import BrokenPromiseError, Journal, ReadRejectedError
 from fault_life import OPTIONS, BrokerLife, Fault, FaultyCalls
 from fault_scenarios import BROKER_SCENARIOS, scenario
 from fault_sites import Seen, Site, caller, unreached
@@ -67,8 +67,8 @@ class SweepReport:
     """What was done. `seen` are the places from which calls came, with a fault or without."""
 
     runs: int = 0
-    refused_starts: int = 0
-    refused_looks: int = 0
+    rejected_starts: int = 0
+    rejected_looks: int = 0
     fenced: int = 0
     failed: set[Seen] = field(default_factory=set)
     seen: set[Seen] = field(default_factory=set)
@@ -82,7 +82,7 @@ class SweepReport:
     def __str__(self) -> str:
         return (
             f"{self.runs:,} runs: {len(self.failed)} places failed, {len(self.seen)} seen, {len(self.unreached)} not "
-            f"reached; {self.refused_starts} starts and {self.refused_looks} looks refused, {self.fenced} brokers "
+            f"reached; {self.rejected_starts} starts and {self.rejected_looks} looks rejected, {self.fenced} brokers "
             f"fenced; "
             f"{len(self.violations)} violations"
         )
@@ -202,9 +202,9 @@ def _make(run: Run, report: SweepReport) -> None:
     done = _watched(run, report)
     wrong = done.wrong
     if isinstance(done, Look):
-        report.refused_looks += done.refused
+        report.rejected_looks += done.rejected
     else:
-        report.refused_starts += not done.started
+        report.rejected_starts += not done.started
         report.fenced += done.fenced
         wrong = wrong + _aftermath(done, run.fault.number)
     report.runs += 1
@@ -258,7 +258,7 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
     disk.used_share = 0.1
     try:
         run_simulation(live())
-    except (BrokenPromiseError, ReadRefusedError) as error:
+    except (BrokenPromiseError, ReadRejectedError) as error:
         return [str(error)]
     except Exception as error:  # whatever it is, a sound disk gives no reason for it
         return [repr(error)]
@@ -266,7 +266,7 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
 
 
 async def _wait_for_delayed(journal: Journal, broker: Broker, clock: SimClock) -> None:
-    """Let time pass until they have come. Raises BrokenPromiseError, ReadRefusedError."""
+    """Let time pass until they have come. Raises BrokenPromiseError, ReadRejectedError."""
     for _ in range(LATER_S // STEP_S - 1):
         await clock.advance(STEP_S)
         if not await journal.missing_delayed(broker):

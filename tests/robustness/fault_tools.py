@@ -27,7 +27,7 @@ class Look:
     disk: SimDisk
     calls: FaultyCalls
     wrong: list[str] = field(default_factory=list)
-    refused: int = 0
+    rejected: int = 0
 
     def run(self) -> None:
         """Look; nothing is raised."""
@@ -38,9 +38,9 @@ class Look:
             try:
                 code = dump(self.disk, options, lines.append)
             except OSError as error:
-                self.refused += 1
+                self.rejected += 1
                 if not self.calls.method:
-                    self.wrong.append(f"{options} is refused although nothing failed: {error!r}")
+                    self.wrong.append(f"{options} is rejected although nothing failed: {error!r}")
             except Exception as error:  # whatever it is
                 self.wrong.append(f"{options} ends with {error!r}")
             else:

@@ -265,7 +265,7 @@ async def _pull_all(broker: Broker, topic: str, queue_id: int) -> bytes:
         query = PullQuery(READER, topic, queue_id, offset, PULL_MESSAGES, PULL_BYTES_MAX, "*")
         result = broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
         if result.code is not ResponseCode.SUCCESS:
-            raise AssertionError(f"a pull of {topic}/{queue_id} at {offset} was refused: {result.remark}")
+            raise AssertionError(f"a pull of {topic}/{queue_id} at {offset} was rejected: {result.remark}")
         if result.next_begin_offset == offset:
             return b"".join(parts)
         parts.append(result.records)

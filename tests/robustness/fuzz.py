@@ -28,10 +28,10 @@ def _turns() -> tuple[Target, ...]:
 
 
 def try_input(target: Target, data: bytes) -> str:
-    """`accepted`, `refused`, or what is wrong, as `!sentence`."""
+    """`accepted`, `rejected`, or what is wrong, as `!sentence`."""
     began = time.thread_time()
     try:
-        result = "accepted" if target.check(data) else "refused"
+        result = "accepted" if target.check(data) else "rejected"
     except Exception as error:
         return f"!{type(error).__name__}: {error}"
     if (took := time.thread_time() - began) > INPUT_TIME_MAX_S:

@@ -276,7 +276,9 @@ def check_watermark(data: bytes) -> bool:
 
 
 def check_document(data: bytes) -> bool:
-    """A damaged document is a ValueError; one of another form is refused by the state; else it can be written again."""
+    """A damaged document is a ValueError; one of another form is rejected by the state; else it can be written
+    again.
+    """
     try:
         document = decode_document(data)
     except ValueError:
@@ -292,7 +294,7 @@ def check_document(data: bytes) -> bool:
 
 
 def check_tags(data: bytes) -> bool:
-    """Any text is a filter or refused."""
+    """Any text is a filter or rejected."""
     try:
         parse_tag_expression(data.decode(errors="replace"))
     except ValueError:
@@ -301,7 +303,9 @@ def check_tags(data: bytes) -> bool:
 
 
 def check_condition(data: bytes) -> bool:
-    """Any text is a condition that properties fulfil, do not fulfil, or leave open; or it is refused with its place."""
+    """Any text is a condition that properties fulfil, do not fulfil, or leave open; or it is rejected with its
+    place.
+    """
     text = data.decode(errors="replace")
     try:
         condition = parse(text)
@@ -316,7 +320,7 @@ def check_condition(data: bytes) -> bool:
 
 
 def check_message_id(data: bytes) -> bool:
-    """An id by position is refused, or is the id of the place that it names."""
+    """An id by position is rejected, or is the id of the place that it names."""
     text = data.decode(errors="replace")
     try:
         host, port, log_offset = parse_offset_message_id(text)
@@ -347,7 +351,7 @@ def check_log(data: bytes) -> bool:
 
 
 def check_index(data: bytes) -> bool:
-    """Every search ends, and recovery takes the file back to any number or refuses."""
+    """Every search ends, and recovery takes the file back to any number or rejects."""
     disk, path = SimDisk(), Path("/0")
     disk.open(path, create=True).pwrite(data, 0)
     try:
@@ -366,7 +370,7 @@ def check_index(data: bytes) -> bool:
 
 
 def check_replica_frame(data: bytes) -> bool:
-    """A frame of a slave is refused, or means the same when it is sent on."""
+    """A frame of a slave is rejected, or means the same when it is sent on."""
     try:
         frame = replica_frame(replication_service_pb2.ReplicaFrame.FromString(data))
     except (DecodeError, ValueError):
@@ -376,7 +380,7 @@ def check_replica_frame(data: bytes) -> bool:
 
 
 def check_master_frame(data: bytes) -> bool:
-    """A frame of a master is refused, or means the same when it is sent on."""
+    """A frame of a master is rejected, or means the same when it is sent on."""
     try:
         frame = master_frame(replication_service_pb2.MasterFrame.FromString(data))
     except (DecodeError, ValueError):

@@ -123,7 +123,7 @@ async def read_queues(address: str, topic: str = TOPIC, queues: int = QUEUES) ->
 
 
 async def read_records(address: str, topic: str = TOPIC, queues: int = QUEUES) -> dict[int, list[Record]]:
-    """Every message of each queue as the broker has it, by Pull. Raises RuntimeError when the broker refuses."""
+    """Every message of each queue as the broker has it, by Pull. Raises RuntimeError when the broker rejects."""
     async with grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
         stub = broker_service_pb2_grpc.BrokerServiceStub(channel)
         return {queue_id: await _read_queue(stub, topic, queue_id) for queue_id in range(queues)}
@@ -139,7 +139,7 @@ async def _read_queue(stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, topi
         )  # fmt: skip
         answer = await stub.Pull(request, timeout=TIMEOUT_S)
         if answer.code != common_pb2.SUCCESS:
-            raise RuntimeError(f"a pull from queue {queue_id} at {offset} was refused: {answer.remark}")
+            raise RuntimeError(f"a pull from queue {queue_id} at {offset} was rejected: {answer.remark}")
         messages += iter_records(answer.records)
         if answer.next_begin_offset == offset:
             return messages

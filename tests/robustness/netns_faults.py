@@ -205,13 +205,13 @@ class Attack:
         await self.pair.wait_role(slave, master=True)
 
     async def _switch(self, place: str, slave: str, *options: str) -> None:
-        """As an operator does it at this place: again when it was refused, for each of its steps may be repeated."""
+        """As an operator does it at this place: again when it was rejected, for each of its steps may be repeated."""
 
         async def switched() -> bool:
             admin = await self._mqadmin(place, slave, *options)
             said, _ = await admin.communicate()
             log.info("mqadmin, code %d: %s", admin.returncode, " ".join(said.decode().split()))
-            self.counts["changes of masters refused"] += admin.returncode != 0
+            self.counts["changes of masters rejected"] += admin.returncode != 0
             return admin.returncode == 0
 
         await eventually(switched, SWITCH_TIMEOUT_S, f"{slave} is made master", interval_s=0.5)

@@ -78,8 +78,8 @@ class Life:
         try:
             batch = check_batch(sent.topic, sent.queue_id, sent.count, sent.records, BODY_BYTES_MAX)
         except BatchError as error:
-            _require(wanted is None, "an acceptable batch is refused", sent, str(error))
-            self.counts["refused"] += 1
+            _require(wanted is None, "an acceptable batch is rejected", sent, str(error))
+            self.counts["rejected"] += 1
             return
         if wanted is None:
             raise DisagreementError(f"an unacceptable batch is accepted: {sent}")
@@ -98,7 +98,7 @@ class Life:
             else:
                 yield schedule_batch(batch, LEVELS, START_MS) if batch.delayed else batch
         except (HalfError, BatchError):
-            self.counts["refused later"] += 1
+            self.counts["rejected later"] += 1
 
     def _put(self, batch: Batch) -> None:
         self.store.put([batch], START_MS)

@@ -58,7 +58,7 @@ def keys_of(properties: dict[str, str]) -> list[str]:
 
 
 def judge_batch(data: bytes, topic: str, queue_id: int, count: int, body_bytes_max: int) -> list[Accepted] | None:
-    """The records of a batch, or None when all of it has to be refused."""
+    """The records of a batch, or None when all of it has to be rejected."""
     records: list[Accepted] = []
     while data:
         record = _judge(data, topic.encode(), queue_id, body_bytes_max)

@@ -11,7 +11,7 @@ from replica_model import BODY, Commit, InvariantError, Message, Promise, Transa
 
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.halves import transaction_id
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.replica_state import BrokerRole
@@ -130,8 +130,8 @@ class Producers:
         sending.process = None
         if outcome.code not in STORED:
             if outcome.code not in NOT_STORED:
-                raise AssertionError(f"a batch was refused: {outcome}")
-            world.counts[f"refused: {outcome.code.name}"] += 1
+                raise AssertionError(f"a batch was rejected: {outcome}")
+            world.counts[f"rejected: {outcome.code.name}"] += 1
             return
         world.counts[f"{outcome.code.name} of {broker.replication.role.name}"] += 1
         is_in_time = outcome.code is not ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -259,7 +259,7 @@ class Consumers:
         world.model.tried[(GROUP, queue_id), progress.version].append(progress)
         try:
             left_out = process.run(lambda: broker.offsets.commit(GROUP, [(TOPIC, queue_id, progress)]))
-        except RefusedError:
+        except RejectedError:
             return False
         if not left_out:
             world.counts["progress told to a master" if node is world.leader.node else "progress told to a slave"] += 1

@@ -1,4 +1,4 @@
-"""Forged frames: impossible claims of a slave, and impossible bytes of a master. They have to be refused."""
+"""Forged frames: impossible claims of a slave, and impossible bytes of a master. They have to be rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mq_broker.replication.frames import Follow, LogBytes, MasterFrame, ReplicaF
 if TYPE_CHECKING:
     from replica_world import ReplicaWorld
 
-HEARD_S = 0.3 + 2 * FINAL_FRAME_TIMEOUT_S  # a side may refuse only then: the way back may be full, or cut
+HEARD_S = 0.3 + 2 * FINAL_FRAME_TIMEOUT_S  # a side may reject only then: the way back may be full, or cut
 OVER_LONG_BYTES = 9 * 1024 * 1024
 
 

@@ -173,7 +173,7 @@ EXECUTED = frozenset(
         "promises from a past epoch",
         "reads at a slave",
         "reads at the master",
-        "refused: NOT_LEADER_FOR_QUEUE",
+        "rejected: NOT_LEADER_FOR_QUEUE",
         "resets",
         "resets that held",
         "roll-backs",

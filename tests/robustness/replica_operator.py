@@ -97,7 +97,7 @@ class Operator:
         switch.epoch = broker.replication.epoch
         answer = await self._world.answer(process, broker.replication.step_down(switch.epoch))
         if not isinstance(answer, tuple):
-            self._world.counts["step-downs refused"] += 1
+            self._world.counts["step-downs rejected"] += 1
             self.switch = None
             return False
         switch.log_end, switch.role = answer
@@ -137,7 +137,7 @@ class Operator:
         self._world.coming.append(coming)
         promotion = broker.replication.promote(term, log_end, role, old_epoch, whole=old_epoch != NO_EPOCH)
         answer = await self._world.answer(process, promotion)
-        self._world.counts["promotions refused"] += answer is not None
+        self._world.counts["promotions rejected"] += answer is not None
         return self._world.leader is coming
 
     async def force(self) -> bool:
@@ -204,7 +204,7 @@ class Operator:
         return await self.promote_by_force(best, in_sync, "disk")
 
     async def replace_foreign(self) -> bool:
-        """A slave refuses its master as another broker's: its machine is set up anew.
+        """A slave rejects its master as another broker's: its machine is set up anew.
 
         docs/guides/guarantees.md allows that where one of the two logs was begun by a replica that had never followed
         a master when it was promoted, and the other one was not.

@@ -19,7 +19,7 @@ from replica_node import LAYOUT, LEVELS, Node, Process, Settings
 from replica_operator import Leader
 
 from mq_broker.core.delays import DelayLevels
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, ReplicaState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreError
@@ -79,7 +79,7 @@ class ReplicaWorld:
         async def asked() -> None:
             try:
                 result = await work
-            except (RefusedError, StoreError, OSError) as error:
+            except (RejectedError, StoreError, OSError) as error:
                 result = error
             except Exception as error:  # the history ends with it
                 self._violations.append(error)

@@ -187,7 +187,7 @@ class Round:
             stopped = await cluster.stop()
             if stopped.killed or stopped.failed or stopped.leftover:
                 found.append(f"the processes did not stop well: {stopped}")
-        self.counts.update({f"refused: {problem}": count for problem, count in self.truth.refusals.items()})
+        self.counts.update({f"rejected: {problem}": count for problem, count in self.truth.rejections.items()})
         return Outcome(len(plan.purchases), tuple(found[:SHOWN_MAX]), dict(self.counts))
 
     def plan(self) -> RoundPlan:

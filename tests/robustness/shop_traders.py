@@ -15,7 +15,7 @@ from typing import TypeVar
 from shop_plan import Purchase, Way
 from shop_truth import Truth
 
-from hourglass_local.http_client import RefusedError
+from hourglass_local.http_client import RejectedError
 from hourglass_local.plan import Then
 from hourglass_local.shop import CLOSED, DECLINED, PAID, Order, Payment, PaymentDesk, Shop
 from hourglass_local.waiting import eventually
@@ -133,11 +133,11 @@ class Traders:
         return statuses[0] == PAID
 
     async def _unless(self, expected: frozenset[str], ask: Callable[[], Awaitable[T]]) -> T | None:
-        """The answer, or None when it was one of these refusals; another refusal is on record as wrong."""
+        """The answer, or None when it was one of these rejections; another rejection is on record as wrong."""
         try:
             return await ask()
-        except RefusedError as error:
-            self._truth.refusals[error.problem] += 1
+        except RejectedError as error:
+            self._truth.rejections[error.problem] += 1
             if error.problem not in expected:
                 self._truth.wrong.append(str(error))
             return None

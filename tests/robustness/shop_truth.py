@@ -26,7 +26,7 @@ class Truth:
     confirmed: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     refunded: dict[str, int] = field(default_factory=dict)  # refund id -> money
-    refusals: Counter[str] = field(default_factory=Counter)  # by kind of problem
+    rejections: Counter[str] = field(default_factory=Counter)  # by kind of problem
     wrong: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)  # to what was asked for and done, by the service's port
 

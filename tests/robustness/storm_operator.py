@@ -108,7 +108,7 @@ class Operator:
             await world.clock.sleep(rng.choice((0.1, 0.5, 2.0, 5.0)))
 
     async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What an operator's call came to; the error when the cluster refused or did not answer."""
+        """What an operator's call came to; the error when the cluster rejected or did not answer."""
 
         async def asked() -> Any:
             try:
@@ -128,7 +128,7 @@ class Operator:
         disturbance.end = self._world.now
         if isinstance(answer, Exception):
             self._world.model.disturbed(Again.GIVEN_UP, disturbance.begin, self._world.now)
-            self._world.counts["switches refused"] += 1
+            self._world.counts["switches rejected"] += 1
         return f"switch to {to.name}: {answer if isinstance(answer, Exception) else 'done'}"
 
     async def replace(self) -> str:

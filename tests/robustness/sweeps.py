@@ -52,7 +52,7 @@ class FaultSweep:
         runs = every_run(0)
         chosen = [runs[number % len(runs)] for number in range((seed - 1) * FAULTS, seed * FAULTS)]
         report = sweep(chosen, deadline=deadline)
-        counts = {name: getattr(report, name) for name in ("refused_starts", "refused_looks", "fenced")}
+        counts = {name: getattr(report, name) for name in ("rejected_starts", "rejected_looks", "fenced")}
         return Outcome(report.runs, tuple(map(str, report.violations)), counts)
 
 

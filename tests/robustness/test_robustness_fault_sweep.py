@@ -29,13 +29,13 @@ def check(runs: list[Run]) -> SweepReport:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_new_store_on_a_failing_disk(part: int) -> None:
     report = check(sample(SEED)["new"][part::PARTS])
-    assert report.refused_starts
+    assert report.rejected_starts
     assert report.fenced
 
 
 def test_a_store_after_a_crash_on_a_failing_disk() -> None:
     report = check(sample(SEED)["crashed"])
-    assert report.refused_starts
+    assert report.rejected_starts
 
 
 def test_a_store_that_is_rebuilt_on_a_failing_disk() -> None:
@@ -44,11 +44,11 @@ def test_a_store_that_is_rebuilt_on_a_failing_disk() -> None:
 
 def test_a_store_that_is_cut_on_a_failing_disk() -> None:
     report = check(sample(SEED)["cut"])
-    assert report.refused_starts
+    assert report.rejected_starts
 
 
 def test_a_look_into_a_store_on_a_failing_disk() -> None:
-    assert check(sample(SEED)["tools"]).refused_looks
+    assert check(sample(SEED)["tools"]).rejected_looks
 
 
 def test_every_place_that_calls_the_disk_is_reached() -> None:

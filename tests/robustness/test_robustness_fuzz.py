@@ -12,13 +12,13 @@ from osenv import SeededRng
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_fuzzed_bytes_are_accepted_or_refused_and_nothing_else(seed: int) -> None:
+def test_fuzzed_bytes_are_accepted_or_rejected_and_nothing_else(seed: int) -> None:
     outcome = run_fuzz(seed, INPUTS)
     assert outcome.violations == (), f"again: .venv/bin/python tests/robustness/runner.py --replay fuzz {seed}"
     assert outcome.executed == INPUTS
-    for target in targets():  # inputs that are all refused at the door would test the door alone
+    for target in targets():  # inputs that are all rejected at the door would test the door alone
         assert outcome.counts[f"{target.name} accepted"] > 0
-        assert outcome.counts[f"{target.name} refused"] > 0
+        assert outcome.counts[f"{target.name} rejected"] > 0
 
 
 def test_the_corpus_is_accepted_as_it_is() -> None:
@@ -28,7 +28,7 @@ def test_the_corpus_is_accepted_as_it_is() -> None:
         assert not any(result.startswith("!") for result in accepted), (target.name, accepted)
 
 
-def test_a_state_document_with_any_other_byte_is_refused() -> None:
+def test_a_state_document_with_any_other_byte_is_rejected() -> None:
     data = documents()[0]
     assert decode_document(data)
     accepted = []

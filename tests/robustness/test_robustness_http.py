@@ -32,7 +32,7 @@ def test_requests_are_answered_as_the_documents_say(record_property: Callable[[s
     assert outcome.violations == (), "again: .venv/bin/python tests/robustness/runner.py --replay http 1"
     assert outcome.executed >= REQUESTS_MIN
     record_property("figure", f"G9: {outcome.executed:,} HTTP requests, each answered as its document says")
-    # Requests that are all refused at the door would test the door alone.
+    # Requests that are all rejected at the door would test the door alone.
     for service in ("orders", "payments"):
         for status in (200, 201, 401, 403, 404, 409, 422):
             assert outcome.counts[f"{service} {status}"] > 0, (service, status, outcome.counts)

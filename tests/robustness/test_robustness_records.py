@@ -16,8 +16,8 @@ def test_all_who_read_a_record_agree(seed: int) -> None:
     outcome = run_records(seed, RECORDS)
     assert outcome.violations == ()
     assert outcome.executed >= RECORDS
-    assert outcome.counts["accepted"] > RECORDS // 4  # and what is refused is enough to be told apart
-    assert outcome.counts["refused"] > RECORDS // 10
+    assert outcome.counts["accepted"] > RECORDS // 4  # and what is rejected is enough to be told apart
+    assert outcome.counts["rejected"] > RECORDS // 10
     assert outcome.counts["copies"] > RECORDS // 4
 
 
@@ -25,9 +25,9 @@ def test_all_who_read_a_record_agree(seed: int) -> None:
     ("name", "other", "sentence"),
     [
         ("mq_broker.core.batches.PRODUCER_PROPERTIES_BYTES_MAX", 65_535, "an unacceptable batch is accepted"),
-        ("mq_broker.core.batches.PRODUCER_PROPERTIES_BYTES_MAX", 32_078, "an acceptable batch is refused"),
+        ("mq_broker.core.batches.PRODUCER_PROPERTIES_BYTES_MAX", 32_078, "an acceptable batch is rejected"),
         ("mq_broker.core.batches.RESERVED", frozenset(), "an unacceptable batch is accepted"),
-        ("mq_broker.core.batches.KEYS_MAX", 127, "an acceptable batch is refused"),
+        ("mq_broker.core.batches.KEYS_MAX", 127, "an acceptable batch is rejected"),
         ("mq_broker.core.batches.TAG_BYTES_MAX", 1 << 20, "an unacceptable batch is accepted"),
         ("mq_broker.store.reader.tag_hash", lambda data, start, end: 0, "what was read is not proven"),
         ("mq_broker.store.recovery.entry_tags_code", lambda record: 0, "recovery makes other entries"),

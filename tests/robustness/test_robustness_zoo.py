@@ -39,7 +39,7 @@ def test_every_bug_has_one_number_and_a_line_in_the_readme() -> None:
     ]
 
 
-def test_an_edit_that_does_not_fit_exactly_once_is_refused(tmp_path: Path) -> None:
+def test_an_edit_that_does_not_fit_exactly_once_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ZooError, match="0 times"):
         put_back(calm_bug("no such text", ""), tmp_path / "a")
     with pytest.raises(ZooError, match=r"[2-9] times"):

@@ -13,7 +13,7 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, Producer
 
-FULL = 0.93  # a broker that has its disk for itself refuses messages from 0.90 on
+FULL = 0.93  # a broker that has its disk for itself rejects messages from 0.90 on
 
 
 @pytest.mark.needs("loop device")

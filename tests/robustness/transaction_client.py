@@ -35,7 +35,7 @@ GROUP, TOPIC = "shop", "orders"
 Asked = Callable[[MessageExt], None]
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The business says no."""
 
 
@@ -55,7 +55,7 @@ class PlaceOrder:
         await connection.execute(ORDERS.insert().values(row))
         await self._gaps.reach(Gap.INSIDE, self._client)
         if not self.attempt.plan.ending.commits:
-            raise RefusedError(f"{self.attempt.body} is refused")
+            raise RejectedError(f"{self.attempt.body} is rejected")
 
 
 class GapListener:
@@ -153,7 +153,7 @@ async def sent(producer: TransactionProducer, attempt: Attempt, gaps: Gaps, clie
         return Heard.NOT_BEGUN
     except LostAnswerError:
         return Heard.UNKNOWN
-    except Exception:  # refused, another attempt has placed the order, or the database is locked
+    except Exception:  # rejected, another attempt has placed the order, or the database is locked
         return Heard.ROLLED_BACK
     committed = result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
     return Heard.COMMITTED if committed else Heard.UNKNOWN

@@ -237,7 +237,7 @@ BUGS: tuple[Bug, ...] = (
         ),
         (
             f"{LEDGER_TESTS}::test_what_a_slave_cannot_have_is_rejected",
-            f"{LINKS_TESTS}::test_a_master_refuses_what_cannot_be",
+            f"{LINKS_TESTS}::test_a_master_rejects_what_cannot_be",
         ),
     ),
     Bug(
@@ -249,7 +249,7 @@ BUGS: tuple[Bug, ...] = (
             Edit(f"{BROKER}/replication/following.py", "if frame.epoch < self._epoch:", "if frame.epoch < (0, 0):"),
         ),
         (
-            f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_master_that_cannot_be_followed_is_refused",
+            f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_master_that_cannot_be_followed_is_rejected",
             f"{LINKS_TESTS}::test_a_master_of_the_past_is_not_followed",
         ),
     ),
@@ -409,7 +409,7 @@ BUGS: tuple[Bug, ...] = (
         "a webhook of the gateway is believed whatever amount it names",
         "services/payments/src/payments/domain/gateway_event.py",
         "    if event.amount_minor != payment.amount_minor:\n"
-        '        return _refused(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")\n',
+        '        return _rejected(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")\n',
         "",
         "services/payments/tests/test_payments_webhooks.py"
         "::test_a_webhook_with_another_amount_or_currency_moves_nothing",
@@ -455,7 +455,7 @@ BUGS: tuple[Bug, ...] = (
         "                queue.reserve(end)\n",
         "                queue.reserve(queue.max_offset + batch.count)\n",
         f"{BROKER_TESTS}/test_broker_store.py"
-        "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_refuses_each_of_them",
+        "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_rejects_each_of_them",
     ),
     bug(
         "37",
@@ -480,7 +480,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "39",
         "no room for what the broker adds",
-        "a copy whose properties take more than 32,767 bytes is refused, also of records that were accepted",
+        "a copy whose properties take more than 32,767 bytes is rejected, also of records that were accepted",
         f"{BROKER}/core/rewrite.py",
         "    if len(encoded) > PROPERTIES_BYTES_MAX - CRC_BYTES:\n        encoded = _shortened(record, properties)\n",
         '    if len(encoded) > 32_767 - CRC_BYTES:\n        raise BatchError("the properties do not fit")\n',
@@ -554,7 +554,7 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "46",
         "more queues than one poll stream takes",
-        "all polls of a broker go over one stream, which the broker refuses",
+        "all polls of a broker go over one stream, which the broker rejects",
         "libs/mqclient/src/mqclient/connection/poll_stream.py",
         "if one.poll_count < POLLS_PER_STREAM), None)",
         "), None)",
@@ -654,7 +654,7 @@ BUGS: tuple[Bug, ...] = (
         "        if await self._store.wait_stored(self._store.log_end) is Copies.FLUSH_SLAVE_TIMEOUT:\n",
         "        if self._store.log_end < 0:\n",
         f"{BROKER_TESTS}/test_broker_changes.py"
-        "::TestAPair::test_what_the_replica_does_not_have_is_refused_and_can_be_repeated",
+        "::TestAPair::test_what_the_replica_does_not_have_is_rejected_and_can_be_repeated",
     ),
     bug(
         "73",
@@ -712,7 +712,7 @@ BUGS: tuple[Bug, ...] = (
         "            if self._is_live(numbers, now_ms):\n",
         "            if not self._pairs:\n",
         f"{BROKER_TESTS}/test_broker_producer_memory.py"
-        "::TestOnlyLiveOnesAreLeft::test_one_that_has_to_be_recognised_is_refused_with_a_reason",
+        "::TestOnlyLiveOnesAreLeft::test_one_that_has_to_be_recognised_is_rejected_with_a_reason",
     ),
     bug(
         "65",
@@ -805,7 +805,7 @@ BUGS: tuple[Bug, ...] = (
         "members begin anew at a broker that has just started",
         "a list of members counts also where this one is missing",
         "libs/mqclient/src/mqclient/consumer/rebalance.py",
-        "self._instance.client_id in response.client_ids or is_refused",
+        "self._instance.client_id in response.client_ids or is_rejected",
         "True",
         "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
         "::test_a_broker_that_does_not_know_its_members_yet_has_nothing_begun_twice",
@@ -850,7 +850,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "86",
-        "a slave refuses every record of a replica that was promoted without one",
+        "a slave rejects every record of a replica that was promoted without one",
         "a master without records says that it has its former master's epochs",
         f"{BROKER}/core/replica_state.py",
         "(self.history.without(log_begin) if log_begin < log_end else EpochHistory())",

@@ -118,4 +118,4 @@ def test_races_are_payments_around_the_expiry_that_won_at_last_or_lost() -> None
         attempt(Pays.SOON, end.payments["s"]),
     ]
     races = Races.of(attempts, end.orders, end.payments)
-    assert (races.won, races.refunded, races.refused, races.total) == (1, 1, 2, 4)
+    assert (races.won, races.refunded, races.rejected, races.total) == (1, 1, 2, 4)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hourglass_local.buyers import Buyers, Deed
-from hourglass_local.http_client import HttpClient, RefusedError, ShopError
+from hourglass_local.http_client import HttpClient, RejectedError, ShopError
 from hourglass_local.plan import Pays, PlannedOrder, Then
 from hourglass_local.shop import PaymentDesk, Shop
 from hourglass_local.testing import BADGES
@@ -85,12 +85,12 @@ async def test_of_several_addresses_each_try_takes_the_next() -> None:
         (httpx.Response(404, text="Not Found"), ""),
     ],
 )
-async def test_refusal_is_not_asked_for_again(answer: httpx.Response, kind: str) -> None:
+async def test_rejection_is_not_asked_for_again(answer: httpx.Response, kind: str) -> None:
     asked: list[httpx.Request] = []
     async with client(answer, asked=asked) as asking:
-        with pytest.raises(RefusedError, match=f"POST /payments was answered {answer.status_code}") as refused:
+        with pytest.raises(RejectedError, match=f"POST /payments was answered {answer.status_code}") as rejected:
             await asking.post("/payments", "token", {})
-    assert refused.value.problem == kind
+    assert rejected.value.problem == kind
     assert len(asked) == 1
 
 
@@ -254,6 +254,6 @@ async def test_an_order_that_completed_before_its_buyer_confirmed_it_is_not_coun
     assert buyers.endings.done == {"completed": {Deed.SHIPPED}}
 
 
-async def test_unplanned_refusal_ends_the_buying() -> None:
-    with pytest.raises(RefusedError, match="wrong-amount"):
+async def test_unplanned_rejection_ends_the_buying() -> None:
+    with pytest.raises(RejectedError, match="wrong-amount"):
         await trade(PretendedShop(), planned("x", Pays.SOON, 0, "robbed"), planned("y", Pays.AT_EXPIRY, 60_000))

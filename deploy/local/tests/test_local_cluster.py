@@ -61,7 +61,7 @@ async def test_cluster_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -
     assert cluster.leftover() == ()
 
 
-async def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+async def test_port_in_use_is_rejected_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cluster = Cluster(tmp_path, brokers=0, orders=False, ports=[port])
@@ -158,7 +158,7 @@ def test_ports_that_are_dealt_can_be_listened_on() -> None:
     "wrong",
     [{"name_servers": 0}, {"brokers": 27}, {"slaves_of": "SLAVE"}, {"ports": [1]}, {"delay_levels": "1s"}],
 )
-def test_cluster_that_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+def test_cluster_that_makes_no_sense_is_rejected(tmp_path: Path, wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"cluster has at least|slaves_of is 'SLAVE'|ports, not 1|levels"):
         Cluster(tmp_path, **wrong)  # type: ignore[arg-type]
 

@@ -51,7 +51,7 @@ def test_demo_orders_are_read_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0", "5", "100001", "2e2", "²", "many"])
-def test_impossible_number_of_orders_is_refused_by_name(text: str) -> None:
+def test_impossible_number_of_orders_is_rejected_by_name(text: str) -> None:
     with pytest.raises(DemoConfigError, match="DEMO_ORDERS="):
         parse_demo_config({"DEMO_ORDERS": text}, Path(".demo"))
 
@@ -74,7 +74,7 @@ def test_foreign_folder_is_not_touched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_folder_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
     with pytest.raises(FolderError, match="cannot be used"):  # noqa: SIM117
         with empty_folder(tmp_path / "demo"):

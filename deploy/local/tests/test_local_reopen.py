@@ -55,7 +55,7 @@ def test_placeholders_name_the_queue_and_the_databases_that_were_left(tmp_path: 
     }
 
 
-def test_folder_where_nothing_was_left_is_refused_by_name(tmp_path: Path) -> None:
+def test_folder_where_nothing_was_left_is_rejected_by_name(tmp_path: Path) -> None:
     with pytest.raises(NothingLeftError, match=r"nowhere is not there; `make demo` or `make load`"):
         read_left(tmp_path / "nowhere")
     with pytest.raises(NothingLeftError, match=r"has no left\.json"):
@@ -66,7 +66,7 @@ def test_folder_where_nothing_was_left_is_refused_by_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"source": "x"}', '{"lateness_ms_by_level": {"16": {}}}'])
-def test_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_damaged_file_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / LEFT_FILE).write_text(text)
     with pytest.raises(NothingLeftError, match="cannot be read"):
         read_left(tmp_path)

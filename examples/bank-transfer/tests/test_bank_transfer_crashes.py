@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from bank_transfer import receiving_bank, sending_bank
 from bank_transfer.order import TOPIC, TransferOrder
 from bank_transfer.receiving_bank import ReceivingBank
-from bank_transfer.sending_bank import SendingBank, TransferRefusedError
+from bank_transfer.sending_bank import SendingBank, TransferRejectedError
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, ClientConfig, LocalTransactionState, Message, Producer, TransactionProducer
 from mqclient.sqlalchemy import LocalTransaction, SqlTransactionListener
@@ -214,7 +214,7 @@ async def test_whatever_dies_in_bank_a_both_accounts_change_or_none(point: Point
         assert await world.halves() == (0 if point is Point.BEFORE_THE_HALF else 1)
         # The customer tries again: it is the same transfer, and it happens once.
         if is_committed:
-            with pytest.raises(TransferRefusedError, match="has been debited before"):
+            with pytest.raises(TransferRejectedError, match="has been debited before"):
                 await bank_a.transfer(ORDER)
         else:
             await bank_a.transfer(ORDER)
@@ -258,7 +258,7 @@ async def test_a_broker_that_dies_before_it_hears_of_the_commit_asks_and_deliver
 
 async def test_an_account_without_enough_is_not_debited_and_none_is_credited(world: World) -> None:
     async with SendingBank(*world.sender()) as bank_a, ReceivingBank(*world.receiver("b")):
-        with pytest.raises(TransferRefusedError, match="alice has no 2000001 to give"):
+        with pytest.raises(TransferRejectedError, match="alice has no 2000001 to give"):
             await bank_a.transfer(TransferOrder("transfer-1", "alice", "bob", OPENING + 1))
         await world.until_checked()
         assert await world.balances() == BEFORE

@@ -26,7 +26,7 @@ SECRET = "a secret that is long enough"
         ({"GIFT_LOTTERY_SECRET": SECRET, "GIFT_LOTTERY_PRICE": "1"}, "unknown configuration key GIFT_LOTTERY_PRICE"),
     ],
 )
-def test_a_wrong_configuration_is_refused_by_name(environment: dict[str, str], complaint: str) -> None:
+def test_a_wrong_configuration_is_rejected_by_name(environment: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         from_environment(environment)
 
@@ -47,7 +47,7 @@ def test_the_environment_sets_what_it_names() -> None:
         (None, b'{"order_id": "o", "buyer_id": "b"}'),
     ],
 )
-def test_what_is_no_event_of_an_order_is_refused(tag: str | None, body: bytes) -> None:
+def test_what_is_no_event_of_an_order_is_rejected(tag: str | None, body: bytes) -> None:
     with pytest.raises(MalformedEventError):
         read_event(tag, body)
 

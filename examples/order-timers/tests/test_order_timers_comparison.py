@@ -69,7 +69,7 @@ async def test_a_poller_closes_an_order_of_12_00_35_55_seconds_late_and_wastes_t
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design.name)
 async def test_every_design_closes_unpaid_orders_while_nothing_goes_wrong(design: Design) -> None:
     calm = await outcome(design, CALM)
-    assert (calm.orders, calm.stuck, calm.refused) == (WORKLOAD.orders, 0, 0)
+    assert (calm.orders, calm.stuck, calm.rejected) == (WORKLOAD.orders, 0, 0)
     assert calm.paid + calm.closed == calm.orders
     assert calm.closed > 20
 
@@ -134,8 +134,8 @@ async def test_orders_of_a_dead_server_are_closed_by_the_other_member_of_the_gro
 
 async def test_no_order_is_taken_while_the_queue_is_away_and_none_is_lost_with_it() -> None:
     away = await outcome(MESSAGE_QUEUE, QUEUE_RESTART)
-    assert away.refused > 0
-    assert (away.stuck, away.orders + away.refused) == (0, WORKLOAD.orders)
+    assert away.rejected > 0
+    assert (away.stuck, away.orders + away.rejected) == (0, WORKLOAD.orders)
     assert away.late_max_s <= 5 * 60 + 5  # five minutes away, and some seconds until the clients have noticed
 
 
@@ -143,7 +143,7 @@ async def test_no_order_is_taken_while_the_queue_is_away_and_none_is_lost_with_i
 async def test_a_years_outage_of_one_of_two_instances_costs_nothing_where_each_can_do_the_others_work() -> None:
     """Mechanism X7: 99.99 %, at once."""
     queue = await outcome(MESSAGE_QUEUE, A_YEAR_OF_TWO)
-    assert (queue.refused, queue.stuck, queue.withheld_minutes) == (0, 0, 0.0)
+    assert (queue.rejected, queue.stuck, queue.withheld_minutes) == (0, 0, 0.0)
     for design in (POLLER_BY_SERVER, DELAY_QUEUE_BY_SERVER, DELAY_QUEUE_RELOAD, DELAY_QUEUE):
         assert (await outcome(design, A_YEAR_OF_TWO)).withheld_minutes > 100
 

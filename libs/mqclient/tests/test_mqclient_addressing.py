@@ -159,7 +159,7 @@ async def test_the_resolver_of_this_machine_is_asked() -> None:
         ("mq+ftp://host/path", UnknownTransportError, "there is: .*mq\\+dns, .*mq\\+http"),
     ],
 )
-def test_a_url_that_names_no_source_is_refused(url: str, kind: type[MQClientError], reason: str) -> None:
+def test_a_url_that_names_no_source_is_rejected(url: str, kind: type[MQClientError], reason: str) -> None:
     with pytest.raises(kind, match=reason):
         open_transport(url)
 
@@ -175,7 +175,7 @@ def test_the_environment_names_the_name_servers_when_the_url_does_not(monkeypatc
 
 
 @pytest.mark.parametrize("value", [None, "", "nonsense"])
-def test_an_environment_that_names_none_is_refused_by_its_name(
+def test_an_environment_that_names_none_is_rejected_by_its_name(
     value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)

@@ -10,8 +10,8 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from mqclient import (
     Admin,
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     IllegalArgumentError,
     IllegalStateError,
@@ -92,7 +92,7 @@ class TestWhoIsAsked:
             (lambda admin: admin.pull(MessageQueue("orders", "a", 0), 0, expression="|| *"), "tag expression"),
         ],
     )
-    async def test_what_makes_no_sense_is_refused_before_any_broker_is_asked(self, call: Call, sentence: str) -> None:
+    async def test_what_makes_no_sense_is_rejected_before_any_broker_is_asked(self, call: Call, sentence: str) -> None:
         cluster, *_ = two()
         async with Admin(cluster.url) as admin:
             with pytest.raises(IllegalArgumentError, match=sentence):
@@ -124,15 +124,15 @@ class TestErrors:
             with pytest.raises(BrokerRejectedError, match=sentence):
                 await admin.delete_subscription_group("closers", broker_address=ADDRESS_B)
 
-    async def test_a_refusal_after_a_success_names_the_broker_that_was_done(self) -> None:
+    async def test_a_rejection_after_a_success_names_the_broker_that_was_done(self) -> None:
         cluster, a, b = two()
         b.unary_errors["/hourglass.mq.v1.AdminService/UpdateTopic"].append(
             BrokerRejectedError(16, "not this time", "b")
         )
         async with Admin(cluster.url) as admin:
-            with pytest.raises(BrokerRejectedError) as refused:
+            with pytest.raises(BrokerRejectedError) as rejected:
                 await admin.update_topic("new")
-        assert str(refused.value) == "broker b answered NO_PERMISSION: not this time; done before: a"
+        assert str(rejected.value) == "broker b answered NO_PERMISSION: not this time; done before: a"
         assert "new" in a.topics
 
     async def test_a_broker_that_cannot_be_reached_is_no_other_kind_of_error_then(self) -> None:
@@ -157,7 +157,7 @@ class TestErrors:
     async def test_what_one_broker_lacks_is_fine_and_what_all_lack_is_an_error(self, call: Call, code: str) -> None:
         cluster, _, b = two()
         async with Admin(cluster.url) as admin:
-            with pytest.raises((BrokerRefusedError, BrokerRejectedError), match=f"broker b answered {code}"):
+            with pytest.raises((BrokerUnavailableError, BrokerRejectedError), match=f"broker b answered {code}"):
                 await call(admin)
             b.create_topic("t")
             b.offsets["g", "t", 0] = b.offsets["g", "orders", 0] = 0
@@ -256,7 +256,7 @@ class TestAnswers:
             nothing = await admin.pull(queue, 3)
             assert (nothing.status, nothing.next_begin_offset, nothing.messages) == (PullStatus.NO_NEW_MSG, 3, ())
             assert (await admin.pull(queue, 9)).status is PullStatus.OFFSET_ILLEGAL
-            with pytest.raises(BrokerRefusedError, match="TOPIC_NOT_EXIST"):
+            with pytest.raises(BrokerUnavailableError, match="TOPIC_NOT_EXIST"):
                 await admin.pull(MessageQueue("missing", "a", 0), 0)
 
     async def test_a_life_is_told_by_time_with_what_is_the_case_now_last(self) -> None:

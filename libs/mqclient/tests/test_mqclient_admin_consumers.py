@@ -58,7 +58,7 @@ class TestConnections:
             )
             assert await admin.consumer_connections(GROUP) == [ConsumerConnection("10.0.0.1@one", data, 7, ("a", "b"))]
 
-    async def test_a_group_without_members_has_none_and_an_unknown_one_is_refused(self) -> None:
+    async def test_a_group_without_members_has_none_and_an_unknown_one_is_rejected(self) -> None:
         cluster, a, _ = two()
         async with Admin(cluster.url) as admin:
             with pytest.raises(BrokerRejectedError, match="SUBSCRIPTION_GROUP_NOT_EXIST"):
@@ -95,12 +95,12 @@ class TestRunningInfo:
                 stats=(TopicConsumeStats("orders", 0, 0, 0, 2.5, 0, 1),),
             )
 
-    async def test_a_broker_that_does_not_know_the_member_is_passed_over_and_all_of_them_are_a_refusal(self) -> None:
+    async def test_a_broker_that_does_not_know_the_member_is_passed_over_and_all_of_them_are_a_rejection(self) -> None:
         cluster, _, b = two()
         async with Admin(cluster.url) as admin:
-            with pytest.raises(BrokerRejectedError, match="c is not here") as refused:
+            with pytest.raises(BrokerRejectedError, match="c is not here") as rejected:
                 await admin.consumer_running_info(GROUP, "c")
-            assert refused.value.code == ResponseCode.CONSUMER_NOT_ONLINE
+            assert rejected.value.code == ResponseCode.CONSUMER_NOT_ONLINE
             b.admin.running_info["c"] = broker_pb.ConsumerRunningInfo(client_id="c")
             assert (await admin.consumer_running_info(GROUP, "c")).client_id == "c"
 
@@ -147,7 +147,7 @@ class TestResetByQueue:
             [common_pb.QueueOffset(topic="orders", queue_id=0, offset=1)]
         ]
 
-    async def test_what_makes_no_sense_is_refused_before_any_broker_is_asked(self) -> None:
+    async def test_what_makes_no_sense_is_rejected_before_any_broker_is_asked(self) -> None:
         cluster, a, _ = two()
         queue = MessageQueue("orders", "a", 0)
         async with Admin(cluster.url) as admin:

@@ -10,8 +10,8 @@ import pytest_asyncio
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import (
     Admin,
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     ConsumeFromWhere,
     Message,
     MessageQueue,
@@ -72,7 +72,7 @@ class TestTopics:
         with pytest.raises(NoRouteError):
             await admin.topic_route("t")
         for call in (admin.topic_stats("t"), admin.pull(QUEUE, 0), admin.delete_topic("t")):
-            with pytest.raises(BrokerRefusedError, match="TOPIC_NOT_EXIST"):
+            with pytest.raises(BrokerUnavailableError, match="TOPIC_NOT_EXIST"):
                 await call
         assert await admin.query_message_by_unique_key("t", sent.message_id) == []
         with pytest.raises(BrokerRejectedError, match="QUERY_NOT_FOUND"):

@@ -180,7 +180,7 @@ class TestById:
                 assert (message.body, message.topic, message.queue_offset) == (b"%d" % number, "t", number)
                 assert message.offset_message_id == result.offset_message_id
 
-    async def test_an_id_of_a_place_without_a_message_is_refused_with_a_sentence(
+    async def test_an_id_of_a_place_without_a_message_is_rejected_with_a_sentence(
         self, broker: EmbeddedBroker, admin: Admin, producer: Producer
     ) -> None:
         (sent, *_) = await send(producer, broker.clock, 1)
@@ -239,17 +239,17 @@ class TestByTime:
             await admin.search_offset(MessageQueue("t", "broker-z", 0), 0)
 
 
-REFUSED: dict[str, Callable[[Admin], Awaitable[object]]] = {
+REJECTED: dict[str, Callable[[Admin], Awaitable[object]]] = {
     "a query names a topic and a key": lambda admin: admin.query_message("t", ""),
     "2001 messages; allowed are 1 to 2000": lambda admin: admin.query_message("t", "k", max_messages=2_001),
     "-1 messages; allowed are 1 to 2000": lambda admin: admin.query_message("t", "k", max_messages=-1),
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-async def test_a_query_that_makes_no_sense_is_refused_with_the_broker_s_sentence(admin: Admin, sentence: str) -> None:
+@pytest.mark.parametrize("sentence", REJECTED)
+async def test_a_query_that_makes_no_sense_is_rejected_with_the_broker_s_sentence(admin: Admin, sentence: str) -> None:
     with pytest.raises(BrokerRejectedError, match=f"MESSAGE_ILLEGAL: {sentence}"):
-        await REFUSED[sentence](admin)
+        await REJECTED[sentence](admin)
 
 
 CALLS: dict[str, Callable[[Admin], Awaitable[object]]] = {
@@ -287,12 +287,12 @@ async def test_a_broker_says_how_its_store_is(broker: EmbeddedBroker, admin: Adm
     (status,) = await admin.broker_statuses()
     store = status.store
     assert store.confirm_offset == store.durable_offset == store.indexed_offset == status.log_max_offset > 0
-    assert (store.write_refusal, store.damaged, store.files_deleted, store.messages_carried) == ("", (), 0, 0)
+    assert (store.write_rejection, store.damaged, store.files_deleted, store.messages_carried) == ("", (), 0, 0)
     broker.disk.used_share = 0.93
     await broker.clock.advance(11)
     (status,) = await admin.broker_statuses()
     assert status.store.disk_used_share == 0.93
-    assert status.store.write_refusal == "the disk is 93% full; writes are accepted again at 85%"
+    assert status.store.write_rejection == "the disk is 93% full; writes are accepted again at 85%"
     broker.disk.used_share = 0.5
     _, _, place = parse_offset_message_id(sent[1].offset_message_id)
     await broker.stop()

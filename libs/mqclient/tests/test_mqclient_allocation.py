@@ -200,7 +200,7 @@ class TestConsistentHash:
             assert set(share) - set(before[member]) <= set(before[leaver])
 
     @pytest.mark.parametrize("virtual_nodes", [0, -1, 1.5, True])
-    def test_a_ring_without_points_is_refused(self, virtual_nodes: int) -> None:
+    def test_a_ring_without_points_is_rejected(self, virtual_nodes: int) -> None:
         with pytest.raises(IllegalArgumentError, match="virtual_nodes has to be an integer of at least 1"):
             AllocateMessageQueueConsistentHash(virtual_nodes)
 
@@ -224,6 +224,6 @@ class TestByConfig:
 
 
 @pytest.mark.parametrize(("rooms", "sentence"), [("east", r"such as \['east'\]"), ([], "consumer_rooms is empty")])
-def test_machine_rooms_that_make_no_sense_are_refused(rooms: Sequence[str], sentence: str) -> None:
+def test_machine_rooms_that_make_no_sense_are_rejected(rooms: Sequence[str], sentence: str) -> None:
     with pytest.raises(IllegalArgumentError, match=sentence):
         AllocateMessageQueueByMachineRoom(rooms)

@@ -109,7 +109,7 @@ class TestCopying:
         assert (tmp_path / "new" / "folder" / DESCRIPTION_NAME).read_bytes() == found.encode()
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("name", "rest"),
         [(DESCRIPTION_NAME, ""), ("version", "; if it is a copy that has not come to its end, remove it")],
@@ -165,7 +165,7 @@ class TestInterrupted:
             ([BackupFile("../x", 0, 0)], "'../x' is no path of a file below the root of a store"),
         ],
     )
-    async def test_what_is_no_copy_is_refused(
+    async def test_what_is_no_copy_is_rejected(
         self, parts: list[BackupPart], sentence: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         disk = SimDisk()
@@ -179,7 +179,7 @@ class TestInterrupted:
         assert all(FOLDER in path.parents for path in disk.contents())
 
     @pytest.mark.parametrize("call", ["open", "pwrite", "sync_data", "sync_dir", "replace"])
-    async def test_a_disk_of_this_machine_that_refuses_says_where(self, call: str) -> None:
+    async def test_a_disk_of_this_machine_that_rejects_says_where(self, call: str) -> None:
         disk = SimDisk()
 
         def full(done: str, _path: Path) -> None:
@@ -195,7 +195,7 @@ class TestInterrupted:
             again = FOLDER.with_name("again")
             await admin.backup_store("broker-a", again, disk=disk)
 
-    async def test_the_broker_s_disk_that_refuses_says_so(self) -> None:
+    async def test_the_broker_s_disk_that_rejects_says_so(self) -> None:
         async with asked("broken") as (broker, admin):
 
             def broken(call: str, path: Path) -> None:
@@ -203,7 +203,7 @@ class TestInterrupted:
                     raise OSError(errno.EIO, "the medium is broken")
 
             broker.disk.before = broken
-            with pytest.raises(ConnectionLostError, match=r"the broker's disk has refused: .*the medium is broken"):
+            with pytest.raises(ConnectionLostError, match=r"the broker's disk has rejected: .*the medium is broken"):
                 await admin.backup_store("broker-a", FOLDER, disk=SimDisk())
             broker.disk.before = lambda _call, _path: None
 
@@ -229,6 +229,6 @@ class TestDescription:
             BackupDescription.decode(wrong.encode())
 
     @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "..", "a/../b", ".", "a\\b", "C:/a", "a\0"])
-    def test_a_path_that_leads_elsewhere_is_refused(self, path: str) -> None:
+    def test_a_path_that_leads_elsewhere_is_rejected(self, path: str) -> None:
         with pytest.raises(ValueError, match="is no path of a file below the root of a store"):
             check_path(path)

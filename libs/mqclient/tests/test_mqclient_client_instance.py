@@ -10,7 +10,7 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     ClientConfig,
     ConnectionLostError,
     IllegalArgumentError,
@@ -111,13 +111,13 @@ async def test_selector_chooses_and_gets_one_try() -> None:
         ]
         assert {result.message_queue.queue_id for result in results} == {2}
         broker.next_codes = [common_pb.SYSTEM_BUSY]
-        with pytest.raises(BrokerRefusedError):
+        with pytest.raises(BrokerUnavailableError):
             await producer.send(Message("orders", b"x"), selector=by_order, selector_argument=6)
         with pytest.raises(MessageRejectedError, match="not one of the queues"):
             await producer.send(Message("orders", b"x"), selector=lambda *_: MessageQueue("orders", "nowhere", 0))
 
 
-async def test_wrong_states_and_arguments_are_refused() -> None:
+async def test_wrong_states_and_arguments_are_rejected() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     producer = Producer("shop", cluster.url)
     with pytest.raises(IllegalStateError, match="CREATE_JUST"):
@@ -136,7 +136,7 @@ async def test_wrong_states_and_arguments_are_refused() -> None:
 
 @pytest.mark.mechanism("P17", "L2")
 @pytest.mark.parametrize("group", ["", "a b", "a" * 256, "gr\u00fcn", "a" * 121])
-def test_illegal_group_is_refused(group: str) -> None:
+def test_illegal_group_is_rejected(group: str) -> None:
     with pytest.raises(IllegalGroupError, match="group"):
         Producer(group, "mq://127.0.0.1:9876")
 
@@ -152,7 +152,7 @@ def test_illegal_group_is_refused(group: str) -> None:
         ("fake://not-made", IllegalArgumentError, "FakeCluster"),
     ],
 )
-async def test_bad_url_is_refused_and_the_start_has_failed(url: str, kind: type[MQClientError], reason: str) -> None:
+async def test_bad_url_is_rejected_and_the_start_has_failed(url: str, kind: type[MQClientError], reason: str) -> None:
     producer = Producer("shop", url)
     with pytest.raises(kind, match=reason):
         await producer.start()
@@ -170,7 +170,7 @@ async def test_bad_url_is_refused_and_the_start_has_failed(url: str, kind: type[
         {"reconnect_backoff_min_s": 3.0},
     ],
 )
-def test_senseless_client_config_is_refused(settings: dict[str, Any]) -> None:
+def test_senseless_client_config_is_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(IllegalArgumentError):
         ClientConfig(**settings)
 

@@ -148,8 +148,8 @@ async def test_an_answer_whose_stream_is_gone_is_dropped_and_the_next_stream_wor
         assert [one.command_id for one in broker.sessions.command_answers] == [answer.command_id] == [2]
 
 
-async def test_a_client_whose_heartbeat_one_group_refuses_works_in_the_others() -> None:
-    """The broker knows the groups that it has not refused: they are balanced, and the client takes its leave."""
+async def test_a_client_whose_heartbeat_one_group_rejects_works_in_the_others() -> None:
+    """The broker knows the groups that it has not rejected: they are balanced, and the client takes its leave."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.put("orders", 0, b"x")
     listener = RecordingListener()

@@ -355,7 +355,7 @@ async def test_illegal_offset_goes_on_where_the_broker_says_and_is_committed() -
         assert broker.commits[0].queues[0].offset == 7
 
 
-async def test_refused_pull_is_tried_again_after_a_second(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_pull_is_tried_again_after_a_second(caplog: pytest.LogCaptureFixture) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
     async with consumer_of(cluster, listener):

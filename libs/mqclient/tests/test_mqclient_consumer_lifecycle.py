@@ -70,7 +70,7 @@ async def test_shutdown_is_bounded_when_a_listener_hangs() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_refused_commit_is_written_with_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_commit_is_written_with_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     async with consumer_of(cluster, RecordingListener()):
         broker.put("orders", 0, b"x")
@@ -83,7 +83,7 @@ async def test_refused_commit_is_written_with_the_next_one(caplog: pytest.LogCap
 
 @pytest.mark.mechanism("L2")
 @pytest.mark.parametrize("group", ["", "a b", "a" * 256])
-def test_illegal_consumer_group_is_refused(group: str) -> None:
+def test_illegal_consumer_group_is_rejected(group: str) -> None:
     with pytest.raises(IllegalGroupError):
         PushConsumer(group, "mq://127.0.0.1:9876")
 
@@ -103,7 +103,7 @@ def test_illegal_consumer_group_is_refused(group: str) -> None:
         {"pull_interval_s": -1},
     ],
 )
-def test_senseless_consumer_options_are_refused(options: dict[str, Any]) -> None:
+def test_senseless_consumer_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(IllegalArgumentError, match=f"{[*options][-1]} has to be"):
         ConsumerConfig(**options)
 

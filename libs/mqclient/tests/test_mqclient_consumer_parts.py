@@ -69,7 +69,7 @@ def test_filtered_messages_move_the_offset_when_nothing_is_in_flight() -> None:
     assert process_queue.commit_offset == 25
 
 
-def test_messages_out_of_order_are_refused() -> None:
+def test_messages_out_of_order_are_rejected() -> None:
     process_queue = ProcessQueue(QUEUE, Progress(10))
     with pytest.raises(AssertionError):
         process_queue.put(messages([9]), 11)
@@ -137,7 +137,7 @@ def test_tags_match_exactly() -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", "a || *", "a\x01b"])
-def test_malformed_tag_expression_is_refused(expression: str) -> None:
+def test_malformed_tag_expression_is_rejected(expression: str) -> None:
     with pytest.raises(IllegalArgumentError, match="tag expression"):
         parse_subscription("orders", expression)
 
@@ -153,7 +153,7 @@ def test_a_condition_is_sent_as_it_is_written_and_the_broker_s_word_counts() -> 
 
 
 @pytest.mark.parametrize(("expression", "sentence"), [("", "is empty"), (" ", "is empty"), ("a='\ud800'", "UTF-8")])
-def test_a_condition_that_cannot_be_sent_is_refused(expression: str, sentence: str) -> None:
+def test_a_condition_that_cannot_be_sent_is_rejected(expression: str, sentence: str) -> None:
     with pytest.raises(IllegalArgumentError, match=sentence):
         parse_subscription("orders", MessageSelector.by_sql(expression))
 

@@ -331,7 +331,7 @@ async def test_broadcasting_goes_on_where_it_was_also_on_the_same_machine_only(t
         assert listener.bodies == expected[name]
 
 
-async def test_second_broadcaster_of_the_same_name_is_refused(tmp_path: Path) -> None:
+async def test_second_broadcaster_of_the_same_name_is_rejected(tmp_path: Path) -> None:
     cluster, _ = FakeCluster.of("broker-a", queue_count=1)
     other, _ = FakeCluster.of("broker-b", queue_count=1)
     async with broadcaster(cluster, RecordingListener(), "m0", tmp_path):

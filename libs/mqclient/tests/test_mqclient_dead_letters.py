@@ -226,7 +226,9 @@ class TestTheTopic:
         assert b"old" not in left
         assert left[-1] == b"new"
 
-    async def test_one_that_may_not_be_read_is_refused_until_it_may(self, broker: EmbeddedBroker, admin: Admin) -> None:
+    async def test_one_that_may_not_be_read_is_rejected_until_it_may(
+        self, broker: EmbeddedBroker, admin: Admin
+    ) -> None:
         await die(broker, "one")
         await admin.update_topic_perm(DLQ, Permission.WRITE)
         with pytest.raises(BrokerRejectedError, match="NO_PERMISSION"):

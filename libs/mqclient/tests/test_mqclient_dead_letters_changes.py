@@ -1,4 +1,4 @@
-"""Dead letters edited and replayed: what is stored then, and what is refused (mechanism R2)."""
+"""Dead letters edited and replayed: what is stored then, and what is rejected (mechanism R2)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestReplay:
         assert mark.sentence == f"sent to {RETRY}@broker-a:0 offset 0"
 
     @pytest.mark.mechanism("R2")
-    async def test_twice_is_refused_unless_it_is_wanted(self, broker: EmbeddedBroker, admin: Admin) -> None:
+    async def test_twice_is_rejected_unless_it_is_wanted(self, broker: EmbeddedBroker, admin: Admin) -> None:
         await die(broker, "one")
         (letter,) = await letters_of(admin, GROUP, OPEN_ONLY)
         await admin.replay_dead_letter(letter)
@@ -232,7 +232,7 @@ class TestEdit:
             await admin.edit_dead_letter(letter, **changes)  # type: ignore[arg-type]
         assert await admin.queue_offsets(MessageQueue(DLQ, "broker-a", 0)) == (0, 1)
 
-    async def test_one_that_was_replayed_or_edited_is_refused(self, broker: EmbeddedBroker, admin: Admin) -> None:
+    async def test_one_that_was_replayed_or_edited_is_rejected(self, broker: EmbeddedBroker, admin: Admin) -> None:
         await die(broker, "one", "two")
         one, two = await letters_of(admin, GROUP, OPEN_ONLY)
         await admin.replay_dead_letter(one)

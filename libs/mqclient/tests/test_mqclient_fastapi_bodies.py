@@ -142,7 +142,7 @@ def test_unknown_options_are_named_at_the_decorator() -> None:
         MQ("mq://127.0.0.1:9876").consumer("readers", "orders", orderly="yes")  # type: ignore[arg-type]
 
 
-def test_handlers_that_would_get_the_same_messages_are_refused() -> None:
+def test_handlers_that_would_get_the_same_messages_are_rejected() -> None:
     mq = MQ("mq://127.0.0.1:9876")
     mq.consumer("readers", "orders", "created || paid", orderly=True)(_read)
     with pytest.raises(IllegalArgumentError, match="has a handler already for tag paid"):

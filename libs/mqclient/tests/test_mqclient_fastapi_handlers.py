@@ -1,4 +1,4 @@
-"""MQ and the handlers of messages: dependencies, failures, and what is refused (mechanism Q3)."""
+"""MQ and the handlers of messages: dependencies, failures, and what is rejected (mechanism Q3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Session:
     """A database transaction, as a dependency that yields gives it; what becomes of it is noted."""
 
     notes: list[str]
-    refuses_commit = False
+    rejects_commit = False
 
 
 async def session() -> AsyncIterator[Session]:
@@ -32,8 +32,8 @@ async def session() -> AsyncIterator[Session]:
     except Exception:
         Session.notes.append("rolled back")
         raise
-    if Session.refuses_commit:
-        Session.refuses_commit = False
+    if Session.rejects_commit:
+        Session.rejects_commit = False
         raise ConnectionError("the commit failed")
     Session.notes.append("committed")
 
@@ -48,7 +48,7 @@ async def shop_name(request: Request) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_notes() -> None:
-    Session.notes, Session.refuses_commit = [], False
+    Session.notes, Session.rejects_commit = [], False
 
 
 class Application:
@@ -123,7 +123,7 @@ async def test_a_plain_handler_runs_in_a_thread(application: Application) -> Non
     assert got == [(b"17", False)]
 
 
-class Refusals:
+class Rejections:
     """The first try ends in the given way, the others well."""
 
     def __init__(self, first: BaseException) -> None:
@@ -140,19 +140,19 @@ class Refusals:
     "error", [ValueError("x"), HTTPException(409), HTTPException(200), ExceptionGroup("x", [OSError()])]
 )
 async def test_a_message_whose_handler_raises_comes_again(application: Application, error: Exception) -> None:
-    refusals = Refusals(error)
+    rejections = Rejections(error)
 
     @application.mq.consumer("readers", "orders")
     async def read(message: MessageExt, _: Annotated[Session, Depends(session)]) -> None:
-        refusals.run(message)
+        rejections.run(message)
 
-    await application.deliver(lambda: len(refusals.tries) == 2)
-    assert refusals.tries == [0, 1]
+    await application.deliver(lambda: len(rejections.tries) == 2)
+    assert rejections.tries == [0, 1]
     assert Session.notes == ["rolled back", "committed"]
 
 
 async def test_a_message_whose_dependency_fails_on_the_way_out_comes_again(application: Application) -> None:
-    Session.refuses_commit = True
+    Session.rejects_commit = True
     tries = []
 
     @application.mq.consumer("readers", "orders")
@@ -255,7 +255,7 @@ def test_a_message_has_one_handler_in_a_group() -> None:
         mq.consumer("readers", "orders", "paid")(Reader().read)
 
 
-def test_batches_are_refused() -> None:
+def test_batches_are_rejected() -> None:
     mq = MQ("mq://nowhere:1")
     config = ConsumerConfig(consume_message_batch_max_size=32)
     with pytest.raises(IllegalArgumentError, match="consume_message_batch_max_size has to be 1"):

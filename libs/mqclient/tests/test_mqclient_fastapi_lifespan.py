@@ -253,7 +253,7 @@ async def test_a_handler_at_work_finishes_and_can_still_send(broker: EmbeddedBro
     assert done == [b"17"]
 
 
-async def test_two_lives_at_once_are_refused(broker: EmbeddedBroker) -> None:
+async def test_two_lives_at_once_are_rejected(broker: EmbeddedBroker) -> None:
     mq = an_mq_of_four(broker.url)
     async with mq.lifespan(FastAPI()):
         with pytest.raises(IllegalStateError, match="runs already"):

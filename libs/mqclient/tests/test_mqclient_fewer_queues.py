@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqclient import Admin, BrokerRefusedError, Message, MessageQueue, Producer, SendResult
+from mqclient import Admin, BrokerUnavailableError, Message, MessageQueue, Producer, SendResult
 from osenv.sim_clock import settle
 
 QUEUES, LEFT = 8, 2
@@ -65,8 +65,8 @@ async def test_a_selector_chooses_anew_among_the_queues_that_are_left(broker: Em
         assert [place.message_queue.queue_id for place in places] == [LEFT - 1] * 2
 
 
-async def test_a_queue_that_the_caller_names_is_refused_with_the_queues_that_there_are(broker: EmbeddedBroker) -> None:
+async def test_a_queue_that_the_caller_names_is_rejected_with_the_queues_that_there_are(broker: EmbeddedBroker) -> None:
     async with Producer("shop", broker.url) as producer:
         name = await reduce_under(producer, broker, read_queues=LEFT)
-        with pytest.raises(BrokerRefusedError, match="'orders' has no queue 5; it has 0 to 1"):
+        with pytest.raises(BrokerUnavailableError, match="'orders' has no queue 5; it has 0 to 1"):
             await producer.send(Message("orders", b"x"), queue=MessageQueue("orders", name, 5))

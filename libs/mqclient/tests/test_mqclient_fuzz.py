@@ -45,7 +45,7 @@ def test_every_part_of_a_message_can_be_asked_for_whatever_its_properties_are(pr
 @example("*")
 @example("a || ")
 @example("a\x01b")
-def test_any_text_is_a_subscription_or_refused(expression: str) -> None:
+def test_any_text_is_a_subscription_or_rejected(expression: str) -> None:
     try:
         subscription = parse_subscription("topic", expression)
     except IllegalArgumentError:
@@ -57,7 +57,7 @@ def test_any_text_is_a_subscription_or_refused(expression: str) -> None:
 @example("7F00000100002A9F00000000000493E0")
 @example("7F00000100002A9F80000000000493E0")
 @example("７F00000100002A9F00000000000493E0")
-def test_any_text_is_an_id_by_position_or_refused(text: str) -> None:
+def test_any_text_is_an_id_by_position_or_rejected(text: str) -> None:
     try:
         host, port, log_offset = parse_offset_message_id(text)
     except IllegalArgumentError:

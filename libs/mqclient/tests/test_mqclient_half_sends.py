@@ -37,7 +37,7 @@ def ends(broker: FakeBroker) -> list[str]:
 
 class TestHalfSendFails:
     @pytest.mark.mechanism("T6")
-    async def test_refused_for_good_runs_nothing(self) -> None:
+    async def test_rejected_for_good_runs_nothing(self) -> None:
         cluster, (broker,) = FakeCluster.of("broker-a")
         broker.next_codes = [common_pb.MESSAGE_ILLEGAL]
         listener = RecordingTransactionListener()
@@ -130,7 +130,7 @@ class TestHalfSendFails:
         assert (listener.executed, broker.bodies) == ([], [])
         assert broker.transactions.outcomes[orphan] == broker_pb.ROLLBACK_MESSAGE
 
-    async def test_a_producer_that_does_not_run_refuses(self) -> None:
+    async def test_a_producer_that_does_not_run_rejects(self) -> None:
         producer = producer_of(FakeCluster(), RecordingTransactionListener())
         with pytest.raises(IllegalStateError, match="CREATE_JUST"):
             await producer.send_message_in_transaction(CREATED)

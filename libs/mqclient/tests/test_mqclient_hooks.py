@@ -9,7 +9,7 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     CommunicationMode,
     Message,
     MessageType,
@@ -88,7 +88,7 @@ async def test_each_try_is_seen_with_what_became_of_it() -> None:
         await cluster.clock.advance(1.0)
         result = await send
     first, second = hook.ended
-    assert isinstance(first.exception, BrokerRefusedError)
+    assert isinstance(first.exception, BrokerUnavailableError)
     assert second.send_result is result
 
 

@@ -104,7 +104,7 @@ async def test_when_the_time_is_over_the_last_try_s_error_is_raised() -> None:
         await broker.start()
 
 
-async def test_what_is_refused_for_good_is_raised_at_once() -> None:
+async def test_what_is_rejected_for_good_is_raised_at_once() -> None:
     async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         with pytest.raises(BrokerRejectedError, match="has no queue 9; it has 0 to 1"):
             await producer.send(
@@ -124,6 +124,6 @@ async def test_queues_are_those_that_may_be_written_and_a_topic_has_to_be_there(
 
 
 @pytest.mark.parametrize("producer_id", [0, RETURNING_PRODUCERS_FROM - 1, 2 * RETURNING_PRODUCERS_FROM])
-def test_an_id_that_a_broker_would_forget_after_an_hour_is_refused(producer_id: int) -> None:
+def test_an_id_that_a_broker_would_forget_after_an_hour_is_rejected(producer_id: int) -> None:
     with pytest.raises(IllegalArgumentError, match="one that comes back is from"):
         IdempotentProducer("mq://127.0.0.1:9876", producer_id)

@@ -82,7 +82,7 @@ async def test_what_is_rolled_back_was_not_consumed(engine: AsyncEngine) -> None
         assert await once(connection)
 
 
-async def test_business_rows_that_are_refused_take_the_key_back_with_them(engine: AsyncEngine) -> None:
+async def test_business_rows_that_are_rejected_take_the_key_back_with_them(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await connection.execute(DEBITS.insert().values(order_id=KEY, yuan=100))
     async with engine.connect() as connection:
@@ -184,7 +184,7 @@ async def test_of_many_at_one_moment_exactly_one_is_the_first(engine: AsyncEngin
         ("\ud800", "not printable"),
     ],
 )
-async def test_a_key_that_no_table_keeps_is_refused(engine: AsyncEngine, key: str, sentence: str) -> None:
+async def test_a_key_that_no_table_keeps_is_rejected(engine: AsyncEngine, key: str, sentence: str) -> None:
     async with engine.connect() as connection:
         with pytest.raises(IllegalArgumentError, match=sentence):
             await once(connection, key)
@@ -192,7 +192,7 @@ async def test_a_key_that_no_table_keeps_is_refused(engine: AsyncEngine, key: st
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 256])
-async def test_a_group_that_the_queue_does_not_take_is_refused(engine: AsyncEngine, group: str) -> None:
+async def test_a_group_that_the_queue_does_not_take_is_rejected(engine: AsyncEngine, group: str) -> None:
     async with engine.connect() as connection:
         with pytest.raises(IllegalGroupError):
             await once(connection, group=group)
@@ -232,7 +232,7 @@ def test_postgresql_is_asked_in_one_statement_that_aborts_no_transaction() -> No
     assert "ON CONFLICT DO NOTHING RETURNING mq_inbox.business_key" in statement
 
 
-async def test_a_database_that_it_is_not_made_for_is_refused_by_name(
+async def test_a_database_that_it_is_not_made_for_is_rejected_by_name(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine.connect() as connection:

@@ -162,16 +162,16 @@ async def test_an_instance_starts_once_and_not_again_after_a_start_that_failed()
 
 @contextmanager
 def failing_tasks(instance: ClientInstance) -> Iterator[None]:
-    def refuse(*_: object, **__: object) -> asyncio.Task[None]:
+    def reject(*_: object, **__: object) -> asyncio.Task[None]:
         raise RuntimeError("no more tasks")
 
-    instance.tasks.start_periodic = refuse  # type: ignore[method-assign]
+    instance.tasks.start_periodic = reject  # type: ignore[method-assign]
     yield
 
 
 @pytest.mark.mechanism("L1")
 @pytest.mark.parametrize("kind", ["producer", "consumer", "admin"])
-async def test_a_second_start_is_refused_in_every_state(kind: str) -> None:
+async def test_a_second_start_is_rejected_in_every_state(kind: str) -> None:
     cluster, _ = FakeCluster.of("broker-a")
     made: Any = {
         "producer": Producer("shop", cluster.url),

@@ -207,7 +207,7 @@ async def test_a_timeout_counts_against_its_broker() -> None:
         assert await brokers_of_next_sends(producer, 8) == {"broker-b"}
 
 
-async def test_a_broker_that_had_to_refuse_a_message_is_not_punished() -> None:
+async def test_a_broker_that_had_to_reject_a_message_is_not_punished() -> None:
     cluster, brokers = FakeCluster.of("broker-a", "broker-b", queue_count=1)
     async with Producer("shop", cluster.url, producer_config=FAULT_TOLERANT) as producer:
         await brokers_of_next_sends(producer, 8)

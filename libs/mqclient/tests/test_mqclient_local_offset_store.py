@@ -101,7 +101,7 @@ class TestLife:
             await store.save(OLD)
 
     @pytest.mark.parametrize("name", ["../../etc", "a/b", "a\\b", "a\0b"])
-    def test_an_instance_name_that_is_no_folder_s_is_refused(self, disk: SimDisk, name: str) -> None:
+    def test_an_instance_name_that_is_no_folder_s_is_rejected(self, disk: SimDisk, name: str) -> None:
         with pytest.raises(IllegalArgumentError, match="instance_name"):
             store_on(disk, name)
 

@@ -180,10 +180,10 @@ async def test_an_old_master_finishes_what_it_has_and_gets_nothing_more() -> Non
         master.silent = True
         sends = start(producer, bytes(900_000), bytes(900_001))
         await settle()
-        taken, refused = master.frames[-2:]
+        taken, rejected = master.frames[-2:]
         answer = master.produce(taken)
         master.stepped_down = True
-        master.answer_frame(refused)
+        master.answer_frame(rejected)
         await settle()
         sends += start(producer, b"later")
         await settle()

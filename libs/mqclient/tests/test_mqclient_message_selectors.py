@@ -11,8 +11,8 @@ import pytest_asyncio
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import (
     Admin,
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     ConsumeFromWhere,
     ConsumeStatus,
     Message,
@@ -96,7 +96,7 @@ async def test_an_admin_pulls_by_a_condition(sql_broker: EmbeddedBroker) -> None
             assert pulled.status is (PullStatus.FOUND if wanted else PullStatus.NO_MATCHED_MSG)
 
 
-async def test_a_condition_that_cannot_be_parsed_is_refused_at_the_start_with_the_place(
+async def test_a_condition_that_cannot_be_parsed_is_rejected_at_the_start_with_the_place(
     sql_broker: EmbeddedBroker,
 ) -> None:
     wrong = MessageSelector.by_sql("amount >= 10 AND region =")
@@ -109,10 +109,10 @@ async def test_a_condition_that_cannot_be_parsed_is_refused_at_the_start_with_th
             await admin.pull(queue, 0, expression=wrong)
 
 
-async def test_a_broker_without_property_filter_refuses_it_at_the_start(broker: EmbeddedBroker) -> None:
+async def test_a_broker_without_property_filter_rejects_it_at_the_start(broker: EmbeddedBroker) -> None:
     async with Producer("shop", broker.url) as producer, Admin(broker.url) as admin:
         queue = (await producer.send(order(1))).message_queue
         with pytest.raises(BrokerRejectedError, match="set enablePropertyFilter=true"):
             await consumer(broker, LARGE_IN_THE_EAST, Inbox()).start()
-        with pytest.raises(BrokerRefusedError, match="set enablePropertyFilter=true"):
+        with pytest.raises(BrokerUnavailableError, match="set enablePropertyFilter=true"):
             await admin.pull(queue, 0, expression=LARGE_IN_THE_EAST)

@@ -28,6 +28,7 @@ def test_the_top_shows_what_applications_need() -> None:
         ("NumberedProducer", "mqclient.producer.idempotent_producer", "IdempotentProducer"),
         ("NumberedMessage", "mqclient.producer.idempotent_producer", "SequencedMessage"),
         ("StoredMessage", "mqclient.producer.idempotent_producer", "StoredMessage"),
+        ("BrokerRefusedError", "mqclient.errors", "BrokerUnavailableError"),
         ("MachineRoomResolver", "mqclient.consumer.rebalance", "MachineRoomResolver"),
     ],
 )
@@ -42,6 +43,6 @@ def test_every_operator_s_name_is_found_at_its_old_place_too() -> None:
         assert [name for name in admin.__all__ if getattr(mqclient, name) is not getattr(admin, name)] == []
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_rejected() -> None:
     with pytest.raises(AttributeError, match="module 'mqclient' has no attribute 'Nothing'"):
         _ = mqclient.Nothing

@@ -254,7 +254,7 @@ async def test_a_call_by_frames_inside_a_span_has_a_span_at_each_end() -> None:
     [
         (
             grpc.StatusCode.UNAVAILABLE,
-            "failed to connect to all addresses; last error: refused",
+            "failed to connect to all addresses; last error: rejected",
             BrokerUnreachableError,
         ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", ConnectionLostError),

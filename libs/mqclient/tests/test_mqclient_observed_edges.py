@@ -55,7 +55,7 @@ async def test_another_try_is_an_event_and_the_span_tells_where_the_message_went
     assert [(event.name, event.attributes["hourglass.broker.name"]) for event in span.events] == [
         ("tried again", "broker-a")
     ]
-    assert span.events[0].attributes["error.type"] == "BrokerRefusedError"
+    assert span.events[0].attributes["error.type"] == "BrokerUnavailableError"
     assert (span.status, span.attributes["hourglass.broker.name"]) == ("UNSET", "broker-b")
 
 

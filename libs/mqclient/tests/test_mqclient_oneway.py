@@ -70,7 +70,7 @@ async def test_a_tight_loop_waits_when_too_many_are_under_way() -> None:
 
 
 @pytest.mark.mechanism("P3")
-async def test_when_nothing_moves_it_is_refused_after_the_timeout() -> None:
+async def test_when_nothing_moves_it_is_rejected_after_the_timeout() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
     config = ProducerConfig(client_oneway_semaphore_value=1, send_msg_timeout_s=1.0)

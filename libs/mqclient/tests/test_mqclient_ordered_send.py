@@ -8,7 +8,7 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     EarlierSendFailedError,
     Message,
     MessageQueue,
@@ -94,12 +94,12 @@ async def test_a_message_that_may_go_anywhere_does_not_overtake_those_of_its_que
         broker.silent = False
         broker.answer_frame(broker.frames[0])
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [BrokerRefusedError, EarlierSendFailedError, SendResult]
+    assert [type(outcome) for outcome in outcomes] == [BrokerUnavailableError, EarlierSendFailedError, SendResult]
     assert broker.bodies == [b"anywhere"]
 
 
 @pytest.mark.mechanism("P14")
-async def test_when_a_batch_is_refused_the_waiting_ones_of_its_queue_fail_and_say_so() -> None:
+async def test_when_a_batch_is_rejected_the_waiting_ones_of_its_queue_fail_and_say_so() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
     async with Producer("shop", cluster.url) as producer:
@@ -112,7 +112,9 @@ async def test_when_a_batch_is_refused_the_waiting_ones_of_its_queue_fail_and_sa
         broker.answer_frame(broker.frames[0])
         broker.answer_frame(broker.frames[1])
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(one) for one in outcomes] == [BrokerRefusedError] * 2 + [EarlierSendFailedError] * 2 + [SendResult]
+        assert [type(one) for one in outcomes] == [BrokerUnavailableError] * 2 + [EarlierSendFailedError] * 2 + [
+            SendResult
+        ]
         assert isinstance(outcomes[2], RetryableError)
         assert "an earlier message to orders@broker-a:1 failed: " in str(outcomes[2])
         assert "SYSTEM_BUSY" in str(outcomes[2])

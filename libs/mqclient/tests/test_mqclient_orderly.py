@@ -134,12 +134,12 @@ async def test_queue_is_not_consumed_before_its_lock_is_granted() -> None:
     log = Log()
     put(broker, b"a")
     put(broker, b"b", queue_id=1)
-    broker.locks.refused.add(("keepers", "orders", 0))
+    broker.locks.rejected.add(("keepers", "orders", 0))
     async with member(cluster, log) as consumer:
         await cluster.clock.advance(3.0)
         assert orders(consumer) == [1]
         assert log.bodies == [b"b"]
-        broker.locks.refused.clear()
+        broker.locks.rejected.clear()
         await cluster.clock.advance(5.0)
         assert orders(consumer) == [0, 1]
         assert log.bodies == [b"b", b"a"]
@@ -181,7 +181,7 @@ async def test_lock_that_the_broker_has_given_away_ends_the_consumption_at_the_n
     log = Log()
     async with member(cluster, log) as consumer:
         await settle()
-        broker.locks.refused.add(("keepers", "orders", 0))
+        broker.locks.rejected.add(("keepers", "orders", 0))
         await cluster.clock.advance(20.1)
         assert orders(consumer) == []
         put(broker, b"0")

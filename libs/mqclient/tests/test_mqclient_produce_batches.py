@@ -1,4 +1,4 @@
-"""Which messages share a batch: brokers refuse mixed ones, and only the base offset of a batch is known.
+"""Which messages share a batch: brokers reject mixed ones, and only the base offset of a batch is known.
 
 Mechanisms D1, T2.
 """
@@ -94,7 +94,7 @@ async def test_a_frame_has_no_more_batches_than_a_broker_takes() -> None:
     assert offsets_of(results) == stored_offsets(broker)
 
 
-async def test_the_fake_broker_refuses_what_a_real_one_refuses() -> None:
+async def test_the_fake_broker_rejects_what_a_real_one_rejects() -> None:
     _, (broker,) = FakeCluster.of("broker-a")
 
     def record(properties: dict[str, str], sys_flag: int = 0) -> bytes:
@@ -126,7 +126,7 @@ async def test_the_fake_broker_refuses_what_a_real_one_refuses() -> None:
     assert broker.bodies == []
 
 
-async def test_a_delayed_message_that_is_refused_takes_no_other_with_it() -> None:
+async def test_a_delayed_message_that_is_rejected_takes_no_other_with_it() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.next_codes = [0, 13, 0]
     async with Producer("shop", cluster.url) as producer:

@@ -8,7 +8,7 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     ConnectionLostError,
     MessageQueue,
@@ -39,7 +39,7 @@ PLAIN, MOVABLE, IMPATIENT = (
 )
 ORDERED, ALONE = SendOptions(ordered=True), SendOptions(own_batch=True)
 LOST = ConnectionLostError("the connection broke")
-NO_MASTER = BrokerRefusedError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a slave", "broker-a")
+NO_MASTER = BrokerUnavailableError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a slave", "broker-a")
 
 
 def pending(sequence: int, terms: SendOptions = PLAIN, *, queue: int = 0, size: int = 10) -> PendingSend:
@@ -98,7 +98,7 @@ async def test_what_a_break_means_for_a_batch(
         (PLAIN, False, None),
         (PLAIN, True, None),
         (ORDERED, True, None),
-        (MOVABLE, False, BrokerRefusedError),
+        (MOVABLE, False, BrokerUnavailableError),
         (MOVABLE, True, None),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     Message,
     NoRouteError,
     NotSentError,
@@ -133,7 +133,7 @@ async def test_retryable_code_goes_to_another_broker(code: str) -> None:
             first.next_codes = [common_pb.ResponseCode.Value(code)]
             second.next_codes = []
             result = await producer.send(Message("orders", b"x"))
-            if not first.next_codes:  # the first try was refused, so the result is the second try's
+            if not first.next_codes:  # the first try was rejected, so the result is the second try's
                 assert result.message_queue.broker_name == "broker-b"
     assert first.frames
 
@@ -145,9 +145,9 @@ async def test_three_tries_and_then_the_broker_s_own_words() -> None:
     async with Producer("shop", cluster.url) as producer:
         send = asyncio.create_task(producer.send(Message("orders", b"x")))
         error = await outcome(cluster, send, 2.0)
-    assert isinstance(error, BrokerRefusedError)
+    assert isinstance(error, BrokerUnavailableError)
     assert isinstance(error, RetryableError)
-    assert "SYSTEM_BUSY: orders is refused" in str(error)
+    assert "SYSTEM_BUSY: orders is rejected" in str(error)
     assert len(broker.frames) == 3
 
 

@@ -1,4 +1,4 @@
-"""Settings of a producer: RocketMQ's names and defaults, and what is refused."""
+"""Settings of a producer: RocketMQ's names and defaults, and what is rejected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "reason"), BAD_SETTINGS, ids=lambda value: next(iter(value), ""))
-def test_a_senseless_setting_is_refused(settings: dict[str, Any], reason: str) -> None:
+def test_a_senseless_setting_is_rejected(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(IllegalArgumentError, match=reason):
         ProducerConfig(**settings)
 

@@ -1,4 +1,4 @@
-"""What a producer refuses before it sends; docs/reference/producer-errors.md says the same (mechanisms M2-M4, M7).
+"""What a producer rejects before it sends; docs/reference/producer-errors.md says the same (mechanisms M2-M4, M7).
 
 Each case is an input, the error and a part of its sentence; the document has a row for each of them, and no other.
 """
@@ -198,7 +198,7 @@ BAD_GROUPS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.mechanism("M7", "P15")
 @pytest.mark.parametrize("case", CASES)
-async def test_bad_input_is_refused_before_anything_leaves(case: str) -> None:
+async def test_bad_input_is_rejected_before_anything_leaves(case: str) -> None:
     call, kind, sentence = CASES[case]
     cluster, (broker,) = FakeCluster.of("broker-a")
     listener = RecordingTransactionListener()
@@ -214,14 +214,14 @@ async def test_bad_input_is_refused_before_anything_leaves(case: str) -> None:
 
 @pytest.mark.mechanism("P17")
 @pytest.mark.parametrize("case", BAD_GROUPS)
-def test_bad_group_is_refused(case: str) -> None:
+def test_bad_group_is_rejected(case: str) -> None:
     group, sentence = BAD_GROUPS[case]
     with pytest.raises(IllegalGroupError) as caught:
         Producer(group, "mq://127.0.0.1:9876")
     assert sentence in str(caught.value)
 
 
-async def test_producer_that_does_not_run_refuses() -> None:
+async def test_producer_that_does_not_run_rejects() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     producer = Producer("shop", cluster.url)
     with pytest.raises(IllegalStateError, match="is not running: it is in state CREATE_JUST"):
@@ -229,19 +229,19 @@ async def test_producer_that_does_not_run_refuses() -> None:
 
 
 @pytest.mark.parametrize("case", BAD_MESSAGES)
-async def test_every_way_to_send_refuses_a_bad_message(case: str) -> None:
+async def test_every_way_to_send_rejects_a_bad_message(case: str) -> None:
     fields, sentence = BAD_MESSAGES[case]
     message = Message(**{"topic": "orders", "body": b"x", **fields})
     cluster, (broker,) = FakeCluster.of("broker-a")
     listener = RecordingTransactionListener()
     async with TransactionProducer("shop", cluster.url, transaction_listener=listener) as producer:
-        for refused in (
+        for rejected in (
             lambda: producer.send_oneway(message),
             lambda: producer.send_batch([message]),
             lambda: producer.send_message_in_transaction(message),
         ):
             with pytest.raises(MessageRejectedError, match=re.escape(sentence)):
-                await refused()
+                await rejected()
         callback: Any = None
         with pytest.raises(MessageRejectedError, match=re.escape(sentence)):
             producer.send_async(message, callback)
@@ -261,12 +261,12 @@ def document_rows() -> list[tuple[str, ...]]:
 
 
 def expected_rows() -> list[tuple[str, ...]]:
-    refused = f"{THIS}::test_bad_input_is_refused_before_anything_leaves"
+    rejected = f"{THIS}::test_bad_input_is_rejected_before_anything_leaves"
     rows: list[tuple[str, ...]] = [
-        (name, kind.__name__, sentence, f"{refused}[{name}]") for name, (_, kind, sentence) in CASES.items()
+        (name, kind.__name__, sentence, f"{rejected}[{name}]") for name, (_, kind, sentence) in CASES.items()
     ]
     rows += [
-        (name, "IllegalGroupError", sentence, f"{THIS}::test_bad_group_is_refused[{name}]")
+        (name, "IllegalGroupError", sentence, f"{THIS}::test_bad_group_is_rejected[{name}]")
         for name, (_, sentence) in BAD_GROUPS.items()
     ]
     sentence = "is not running: it is in state CREATE_JUST"
@@ -275,7 +275,7 @@ def expected_rows() -> list[tuple[str, ...]]:
             "producer that does not run",
             "IllegalStateError",
             sentence,
-            f"{THIS}::test_producer_that_does_not_run_refuses",
+            f"{THIS}::test_producer_that_does_not_run_rejects",
         )
     )
     return rows

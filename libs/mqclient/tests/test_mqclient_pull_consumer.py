@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     ClientConfig,
     IllegalArgumentError,
@@ -240,18 +240,18 @@ class TestLife:
         assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mqclient")] == []
         assert broker.commits == []
 
-    async def test_a_group_name_that_the_queue_does_not_take_is_refused(self, cluster: FakeCluster) -> None:
+    async def test_a_group_name_that_the_queue_does_not_take_is_rejected(self, cluster: FakeCluster) -> None:
         with pytest.raises(IllegalGroupError, match="group name"):
             PullConsumer("two words", cluster.url)
 
 
 class TestErrors:
     @pytest.mark.parametrize("block_s", [-1, 15.1])
-    async def test_a_block_beyond_what_a_broker_waits_is_refused(self, consumer: PullConsumer, block_s: float) -> None:
+    async def test_a_block_beyond_what_a_broker_waits_is_rejected(self, consumer: PullConsumer, block_s: float) -> None:
         with pytest.raises(IllegalArgumentError, match="a broker waits for 0 to 15 s"):
             await consumer.pull(QUEUE, 0, block_s=block_s)
 
-    async def test_arguments_that_make_no_sense_are_refused(self, consumer: PullConsumer) -> None:
+    async def test_arguments_that_make_no_sense_are_rejected(self, consumer: PullConsumer) -> None:
         with pytest.raises(IllegalArgumentError, match="ask for 1 at least"):
             await consumer.pull(QUEUE, 0, max_messages=0)
         with pytest.raises(IllegalArgumentError, match="ask for 1 at least"):
@@ -268,10 +268,10 @@ class TestErrors:
         with pytest.raises(BrokerUnreachableError, match="'z'"):
             await consumer.pull(MessageQueue("orders", "z", 0), 0)
 
-    async def test_a_refusal_of_the_broker_is_raised(self, broker: FakeBroker, consumer: PullConsumer) -> None:
+    async def test_a_rejection_of_the_broker_is_raised(self, broker: FakeBroker, consumer: PullConsumer) -> None:
         await consumer.pull(QUEUE, 0)
         del broker.topics["orders"]
-        with pytest.raises(BrokerRefusedError, match="TOPIC_NOT_EXIST"):
+        with pytest.raises(BrokerUnavailableError, match="TOPIC_NOT_EXIST"):
             await consumer.pull(QUEUE, 0)
 
     async def test_a_broker_that_is_down_is_unreachable(self, broker: FakeBroker, consumer: PullConsumer) -> None:

@@ -58,7 +58,7 @@ class TestFrames:
             with pytest.raises(ValueError, match="CRC mismatch"):
                 bodies(frame.records)
 
-    async def test_a_block_beyond_what_a_broker_waits_is_refused(self) -> None:
+    async def test_a_block_beyond_what_a_broker_waits_is_rejected(self) -> None:
         cluster, _, _ = pair()
         async with PullConsumer("readers", cluster.url) as consumer:
             with pytest.raises(IllegalArgumentError, match="a broker waits for 0 to 15 s"):

@@ -202,17 +202,17 @@ class TestNoAnswer:
             (common_pb.SYSTEM_BUSY, OutcomeUnknownError),
         ],
     )
-    async def test_a_refusal_is_no_answer(
+    async def test_a_rejection_is_no_answer(
         self, code: common_pb.ResponseCode.ValueType, kind: type[MQClientError], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answers = [broker_pb.RecallMessageResponse(code=code, remark="no index")]
 
-        def refuse(broker: FakeBroker) -> None:
+        def reject(broker: FakeBroker) -> None:
             monkeypatch.setitem(
                 broker._unary, RECALL, lambda request: answers.pop() if answers else broker.waiting.recall(request)
             )
 
-        error = await self.error_of(refuse)
+        error = await self.error_of(reject)
         assert type(error) is kind
         assert f"broker broker-b answered {common_pb.ResponseCode.Name(code)}: no index" in str(error)
 

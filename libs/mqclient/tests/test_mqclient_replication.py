@@ -12,8 +12,8 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from mqclient import (
     Admin,
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     ConnectionLostError,
     IllegalArgumentError,
@@ -204,7 +204,7 @@ class TestSwitch:
         assert (await pair.switch(A)).slaves == ((1, C),)
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("name", "to", "how", "sentence"),
         [
@@ -303,11 +303,11 @@ class TestFailuresBetweenSteps:
             assert (await pair.switch(B)).slaves == ((1, A),)
         await pair.is_swapped()
 
-    async def test_a_refused_step_down_changes_nothing(self, pair: Pair) -> None:
+    async def test_a_rejected_step_down_changes_nothing(self, pair: Pair) -> None:
         pair.brokers[0].unary_errors[methods.STEP_DOWN.path].append(
-            BrokerRefusedError(ResponseCode.SYSTEM_ERROR, "its epoch is 1.2", "a")
+            BrokerUnavailableError(ResponseCode.SYSTEM_ERROR, "its epoch is 1.2", "a")
         )
-        with pytest.raises(BrokerRefusedError, match=r"its epoch is 1\.2"):
+        with pytest.raises(BrokerUnavailableError, match=r"its epoch is 1\.2"):
             await pair.switch()
         await pair.is_as_before()
 
@@ -334,9 +334,9 @@ class TestFailuresBetweenSteps:
             await pair.run(switching)
         await pair.is_as_before()
 
-    async def test_a_refused_promotion_gives_the_place_back(self, pair: Pair) -> None:
+    async def test_a_rejected_promotion_gives_the_place_back(self, pair: Pair) -> None:
         pair.brokers[1].unary_errors[methods.PROMOTE.path].append(
-            BrokerRefusedError(ResponseCode.SYSTEM_ERROR, "its disk is full", "b")
+            BrokerUnavailableError(ResponseCode.SYSTEM_ERROR, "its disk is full", "b")
         )
         with pytest.raises(IllegalStateError, match=r"was not promoted: .*its disk is full; .* is the master again"):
             await pair.switch()
@@ -415,11 +415,11 @@ class TestFailuresBetweenSteps:
         assert (outcome.promoted, outcome.slaves, outcome.epoch) == (False, ((1, A),), (2, 0))
         await pair.is_swapped()
 
-    async def test_a_refusal_to_become_a_slave_says_who_the_master_is(self, pair: Pair) -> None:
+    async def test_a_rejection_to_become_a_slave_says_who_the_master_is(self, pair: Pair) -> None:
         pair.brokers[0].unary_errors[methods.BECOME_SLAVE.path].append(
-            BrokerRefusedError(ResponseCode.SYSTEM_ERROR, "its disk is full", "a")
+            BrokerUnavailableError(ResponseCode.SYSTEM_ERROR, "its disk is full", "a")
         )
-        with pytest.raises(BrokerRefusedError, match=rf"disk is full; {B} is the master, in epoch 2\.0"):
+        with pytest.raises(BrokerUnavailableError, match=rf"disk is full; {B} is the master, in epoch 2\.0"):
             await pair.switch()
 
     async def test_a_finished_switch_is_not_made_again(self, pair: Pair) -> None:
@@ -502,7 +502,7 @@ class TestLostMaster:
     async def test_a_promotion_that_fails_is_told(self, pair: Pair) -> None:
         pair.brokers[0].down = True
         pair.brokers[1].unary_errors[methods.PROMOTE.path].append(
-            BrokerRefusedError(ResponseCode.SYSTEM_ERROR, "its disk is full", "b")
+            BrokerUnavailableError(ResponseCode.SYSTEM_ERROR, "its disk is full", "b")
         )
         with pytest.raises(MQClientError, match="its disk is full"):
             await self.lost(pair)

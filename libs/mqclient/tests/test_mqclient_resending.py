@@ -180,7 +180,7 @@ async def test_the_only_broker_is_tried_until_the_deadline_and_recognises_the_me
         await cluster.clock.advance(0.4)
         assert (await send).queue_offset == 1
     assert broker.bodies == [b"before", b"x"]
-    assert {frame.producer_epoch for frame in broker.frames} == {1, 2}  # refused streams reached no broker
+    assert {frame.producer_epoch for frame in broker.frames} == {1, 2}  # rejected streams reached no broker
 
 
 async def test_what_its_deadline_has_ended_is_not_stored_later() -> None:
@@ -230,7 +230,7 @@ async def test_a_broker_that_takes_connections_and_ends_them_is_left_in_the_end(
     assert sorted(second.bodies) == [b"a", b"b"]
 
 
-async def test_a_refused_message_gets_a_new_number_for_its_next_try() -> None:
+async def test_a_rejected_message_gets_a_new_number_for_its_next_try() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.next_codes = [common_pb.SYSTEM_BUSY]
     async with Producer("shop", cluster.url) as producer:
@@ -240,7 +240,7 @@ async def test_a_refused_message_gets_a_new_number_for_its_next_try() -> None:
     assert numbers(broker) == [(1, [(1, 1)]), (1, [(2, 1)])]
 
 
-async def test_a_refused_repeat_may_have_been_stored_before() -> None:
+async def test_a_rejected_repeat_may_have_been_stored_before() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.frame_faults = [FrameFault.BREAK_AFTER_STORE]
     broker.next_codes = [0, common_pb.SYSTEM_BUSY]

@@ -189,7 +189,7 @@ async def test_an_asynchronous_send_has_its_own_number_of_tries() -> None:
 
 @pytest.mark.mechanism("P4")
 async def test_the_budget_shrinks_over_the_tries() -> None:
-    """Two tries are refused after 1 s each; the third one has what is left of 3 s."""
+    """Two tries are rejected after 1 s each; the third one has what is left of 3 s."""
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
     async with Producer("shop", cluster.url) as producer:

@@ -10,7 +10,7 @@ import pytest
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     IllegalArgumentError,
     Message,
@@ -80,13 +80,13 @@ async def test_a_chosen_queue_gets_the_message_and_one_try() -> None:
         results = [await producer.send(MESSAGE, queue=queue) for _ in range(3)]
         assert Counter(result.message_queue for result in results) == {queue: 3}
         broker.next_codes = [common_pb.SYSTEM_BUSY]
-        with pytest.raises(BrokerRefusedError):
+        with pytest.raises(BrokerUnavailableError):
             await producer.send(MESSAGE, queue=queue)
     assert len(broker.frames) == 4
 
 
 @pytest.mark.mechanism("P13")
-async def test_choices_that_make_no_sense_are_refused() -> None:
+async def test_choices_that_make_no_sense_are_rejected() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
         with pytest.raises(MessageRejectedError, match="topic 'orders' and the queue is bills@broker-a:0"):

@@ -54,7 +54,7 @@ async def test_a_batch_is_stored_whole_and_one_behind_the_other_and_says_where()
     assert [record.body for record in iter_records(batches[0].records)].count(messages[999].body) == 1
 
 
-async def test_a_refused_batch_is_tried_again_whole_elsewhere() -> None:
+async def test_a_rejected_batch_is_tried_again_whole_elsewhere() -> None:
     cluster, brokers = FakeCluster.of("broker-a", "broker-b")
     for broker in brokers:
         broker.next_codes = [common_pb.SYSTEM_BUSY]
@@ -134,7 +134,7 @@ def test_the_splitter_fills_each_batch() -> None:
     assert list(MessageBatchSplitter([])) == []
 
 
-def test_the_splitter_refuses_what_no_batch_can_hold() -> None:
+def test_the_splitter_rejects_what_no_batch_can_hold() -> None:
     splitter = MessageBatchSplitter([Message("orders", b"x"), Message("orders", bytes(MIB))])
     batches = iter(splitter)
     with pytest.raises(MessageRejectedError, match=r"message 1 takes 1,048,\d{3} bytes; .* so send it alone"):

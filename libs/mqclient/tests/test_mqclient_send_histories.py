@@ -1,4 +1,4 @@
-"""Generated histories of sends, breaks, refusals, cancels and deadlines against a small model
+"""Generated histories of sends, breaks, rejections, cancels and deadlines against a small model
 (docs/reference/contracts.md#the-wire).
 
 On every history: each send ends; what has a result is stored where the result says; what failed with "not stored" is
@@ -79,7 +79,7 @@ class History:
                 await self.cluster.clock.advance(*arguments)
             case "fault":
                 broker.frame_faults.extend(arguments)
-            case "refuse":
+            case "reject":
                 broker.next_codes.extend(arguments)
             case "silent":
                 (broker.silent,) = arguments
@@ -110,7 +110,7 @@ class History:
         self.note_ends()
 
 
-BROKER_STEPS = frozenset({"fault", "refuse", "silent", "break", "down", "up"})
+BROKER_STEPS = frozenset({"fault", "reject", "silent", "break", "down", "up"})
 STEPS = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 40), st.none(), st.sampled_from([0, 0, 0, 3])),
     st.tuples(st.just("send"), st.integers(1, 8), st.integers(0, QUEUE_COUNT - 1), st.sampled_from([0, 0, 0, 3])),
@@ -118,7 +118,7 @@ STEPS = st.one_of(
     st.tuples(st.just("advance"), st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.1])),
     st.tuples(st.just("fault"), st.integers(0, 1), st.sampled_from(list(FrameFault))),
     st.tuples(
-        st.just("refuse"),
+        st.just("reject"),
         st.integers(0, 1),
         st.sampled_from([0, int(common_pb.SYSTEM_BUSY), int(common_pb.MESSAGE_ILLEGAL)]),
     ),

@@ -188,7 +188,7 @@ class TestTable:
             assert await TRANSACTIONS.purge(connection, 3_000) == 2
         assert await rows(engine) == {"3000": "COMMITTED"}
 
-    async def test_the_database_itself_refuses_another_outcome(self, engine: AsyncEngine) -> None:
+    async def test_the_database_itself_rejects_another_outcome(self, engine: AsyncEngine) -> None:
         async with engine.connect() as connection:
             with pytest.raises(IntegrityError, match="ck_mq_transaction_outcome"):
                 await connection.execute(text("INSERT INTO mq_transaction VALUES ('tx', 'MAYBE', 1)"))
@@ -385,7 +385,7 @@ async def test_a_database_that_is_away_rolls_back_what_never_began() -> None:
     assert isinstance(caught.value.cause, ConnectionRefusedError)
 
 
-async def test_what_a_session_is_refused_while_flushing_is_not_yet_the_commit(engine: AsyncEngine) -> None:
+async def test_what_a_session_is_rejected_while_flushing_is_not_yet_the_commit(engine: AsyncEngine) -> None:
     listener = SqlTransactionListener(TRANSACTIONS, async_sessionmaker(engine), SimClock())
 
     class Base(DeclarativeBase):

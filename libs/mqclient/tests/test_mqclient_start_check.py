@@ -21,7 +21,7 @@ NO_GROUP = broker_pb.HeartbeatAck(
 BUSY = broker_pb.HeartbeatAck(code=common_pb.SYSTEM_BUSY, remark="come back later")
 
 
-async def test_a_group_that_a_broker_refuses_fails_the_start_with_the_brokers_sentence() -> None:
+async def test_a_group_that_a_broker_rejects_fails_the_start_with_the_brokers_sentence() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     before = asyncio.all_tasks()
     broker.sessions.answer = NO_GROUP
@@ -36,14 +36,14 @@ async def test_a_group_that_a_broker_refuses_fails_the_start_with_the_brokers_se
         await consumer.start()
 
 
-async def test_one_broker_of_several_that_refuses_is_enough() -> None:
+async def test_one_broker_of_several_that_rejects_is_enough() -> None:
     cluster, (_, strict) = FakeCluster.of("broker-a", "broker-b")
     strict.sessions.answer = NO_GROUP
     with pytest.raises(BrokerRejectedError, match=strict.address):
         await consumer_of(cluster, RecordingListener()).start()
 
 
-async def test_a_refused_consumer_takes_no_other_of_its_client_with_it() -> None:
+async def test_a_rejected_consumer_takes_no_other_of_its_client_with_it() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"x"))
@@ -58,7 +58,7 @@ async def test_a_refused_consumer_takes_no_other_of_its_client_with_it() -> None
         await producer.send(Message("orders", b"x"))
 
 
-async def test_a_broker_that_refuses_for_now_delays_the_start_and_does_not_fail_it(
+async def test_a_broker_that_rejects_for_now_delays_the_start_and_does_not_fail_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
@@ -121,7 +121,7 @@ async def test_only_the_answer_to_the_heartbeat_that_names_the_group_counts() ->
         broker.silent = False
 
 
-async def test_a_group_refused_after_a_start_without_brokers_is_not_held_against_the_next_one(
+async def test_a_group_rejected_after_a_start_without_brokers_is_not_held_against_the_next_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -134,14 +134,14 @@ async def test_a_group_refused_after_a_start_without_brokers_is_not_held_against
     name_server.down = False
     broker.sessions.answer = NO_GROUP
     await cluster.clock.advance(31.0)
-    assert "refused a heartbeat: SUBSCRIPTION_GROUP_NOT_EXIST" in caplog.text
+    assert "rejected a heartbeat: SUBSCRIPTION_GROUP_NOT_EXIST" in caplog.text
     second = consumer_of(cluster, RecordingListener(), group="payers")
     await second.start()
     await second.shutdown()
     await first.shutdown()
 
 
-async def test_a_second_group_is_refused_by_its_own_name_although_the_first_one_is_refused_too() -> None:
+async def test_a_second_group_is_rejected_by_its_own_name_although_the_first_one_is_rejected_too() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     (name_server,) = cluster.name_servers.values()
     name_server.down = True

@@ -279,7 +279,7 @@ def test_a_face_that_does_not_run_says_so() -> None:
             producer.start()
 
 
-async def test_a_thread_that_runs_an_event_loop_is_refused() -> None:
+async def test_a_thread_that_runs_an_event_loop_is_rejected() -> None:
     producer = SyncProducer("shop", "mq://127.0.0.1:1")
     with pytest.raises(IllegalStateError, match=r"SyncProducer\.start would block the event loop"):
         producer.start()

@@ -25,18 +25,18 @@ TRANSACTIONS = TransactionTable(METADATA)
 
 
 class Transactions:
-    """Opens them, counts them, and refuses as often as it is told to."""
+    """Opens them, counts them, and rejects as often as it is told to."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self.opened = 0
-        self.refusals = 0
+        self.rejections = 0
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
         self.opened += 1
-        if self.refusals:
-            self.refusals -= 1
+        if self.rejections:
+            self.rejections -= 1
             raise OperationalError("BEGIN", None, OSError("no database"))
         async with self._engine.begin() as connection:
             yield connection
@@ -137,7 +137,7 @@ async def test_a_pass_that_fails_is_logged_and_the_next_one_comes(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, transactions = SimClock(), Transactions(engine)
-    transactions.refusals = 1
+    transactions.rejections = 1
     await fill(engine, clock, days_old=40)
     cleaner = TableCleaner(transactions.begin, clock, [Retention(INBOX, 14)])
     running = asyncio.create_task(cleaner.run())

@@ -1,4 +1,4 @@
-"""Messages that are to be delivered later: what leaves the client, by which way, and when it is refused.
+"""Messages that are to be delivered later: what leaves the client, by which way, and when it is rejected.
 
 Mechanisms D1, D7.
 """

@@ -185,7 +185,7 @@ word_salads = st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join)
 
 @given(st.text(max_size=80) | word_salads | long_texts)
 @example("a = '\ud800'")
-def test_any_text_is_a_condition_or_refused_in_time(text: str) -> None:
+def test_any_text_is_a_condition_or_rejected_in_time(text: str) -> None:
     began = time.thread_time()
     try:
         outcome = parse(text).evaluate({"a": text, "b": "1"})

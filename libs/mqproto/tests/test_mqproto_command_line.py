@@ -43,7 +43,7 @@ def start(*arguments: str) -> Started[Example]:
     return found[0]
 
 
-def refuse_to_run(_: Started[Example]) -> int:
+def reject_running(_: Started[Example]) -> int:
     raise AssertionError("nothing is started")
 
 
@@ -83,12 +83,12 @@ def test_a_service_without_name_servers_does_not_look_for_them(monkeypatch: pyte
 
     assert without.main([], run) == 7
     with pytest.raises(SystemExit):
-        without.main(["-n", "h:1"], refuse_to_run)
+        without.main(["-n", "h:1"], reject_running)
 
 
 @pytest.mark.parametrize("option", ["-p", "--printConfigItem"])
 def test_p_prints_the_whole_configuration_as_a_file(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    assert COMMAND.main([option, "name=back\\slash"], refuse_to_run) == 0
+    assert COMMAND.main([option, "name=back\\slash"], reject_running) == 0
     printed = capsys.readouterr().out
     assert printed == "name=back\\\\slash\nport=1\nnamesrvAddr=\n"
     assert parse(parse_properties(printed, "printed")) == Example("back\\slash")
@@ -96,7 +96,7 @@ def test_p_prints_the_whole_configuration_as_a_file(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("option", ["-m", "--printImportantConfig"])
 def test_m_prints_what_is_important(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    assert COMMAND.main([option], refuse_to_run) == 0
+    assert COMMAND.main([option], reject_running) == 0
     assert capsys.readouterr().out == "name=a\n"
 
 
@@ -113,7 +113,7 @@ def test_m_prints_what_is_important(capsys: pytest.CaptureFixture[str], option: 
 def test_a_bad_configuration_is_one_sentence_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    assert COMMAND.main(arguments, refuse_to_run) == 2
+    assert COMMAND.main(arguments, reject_running) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("mq-example: ")
     assert sentence in shown.err
@@ -123,6 +123,6 @@ def test_a_bad_configuration_is_one_sentence_and_exit_code_2(
 @pytest.mark.parametrize(("option", "shown"), [("--version", "mq-example 1.2"), ("-h", "example.conf")])
 def test_version_and_help_are_shown(capsys: pytest.CaptureFixture[str], option: str, shown: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        COMMAND.main([option], refuse_to_run)
+        COMMAND.main([option], reject_running)
     assert ended.value.code == 0
     assert shown in capsys.readouterr().out

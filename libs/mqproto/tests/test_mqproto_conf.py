@@ -85,7 +85,7 @@ def test_text_becomes_typed_values() -> None:
         ({"brokerName": "a", "listenPort": "-1"}, "listenPort=-1: allowed are 0 to 65535"),
     ],
 )
-def test_bad_pairs_are_refused(pairs: dict[str, str], sentence: str) -> None:
+def test_bad_pairs_are_rejected(pairs: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_config(Example, pairs)
     assert sentence in str(caught.value)
@@ -139,7 +139,7 @@ def test_an_older_spelling_is_the_same_key() -> None:
     assert canonical_pairs(Example, {"listenProt": "1", "other": "x"}, "f") == {"listenPort": "1", "other": "x"}
 
 
-def test_a_key_in_both_spellings_is_refused() -> None:
+def test_a_key_in_both_spellings_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"^f: listenProt is the older spelling of listenPort; give only one of them"):
         canonical_pairs(Example, {"listenProt": "1", "listenPort": "1"}, "f")
 
@@ -165,7 +165,7 @@ def test_only_what_may_change_is_taken_over() -> None:
     assert reloaded(before, after) == Example(broker_name="a", listen_port=1, ratio=0.6, auto_create=False)
 
 
-def test_what_makes_no_sense_with_what_stays_is_refused() -> None:
+def test_what_makes_no_sense_with_what_stays_is_rejected() -> None:
     @dataclass(frozen=True)
     class Pair:
         low: int = 0

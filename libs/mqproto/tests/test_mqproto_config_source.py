@@ -1,6 +1,6 @@
 """Where a configuration comes from, what of RocketMQ's is passed over, and what a running process takes over later.
 
-The file format: what RocketMQ's files use is read as java.util.Properties reads it, and what misleads is refused.
+The file format: what RocketMQ's files use is read as java.util.Properties reads it, and what misleads is rejected.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TestIgnored:
     def test_nothing_is_said_without_such_keys(self) -> None:
         assert take_ignored({"name": "x"}, IGNORED) == ({"name": "x"}, "")
 
-    def test_a_value_that_asks_for_what_is_not_done_is_refused(self) -> None:
+    def test_a_value_that_asks_for_what_is_not_done_is_rejected(self) -> None:
         with pytest.raises(ConfigError, match=r"^acl='true': no access control; allowed is false$"):
             take_ignored({"acl": "true"}, IGNORED)
 
@@ -84,7 +84,7 @@ class TestSource:
         with pytest.raises(ConfigError, match=r"x\.conf: prot is the older spelling of port"):
             ConfigSource(FORMAT, file=file).read()
 
-    def test_an_unknown_key_is_refused(self) -> None:
+    def test_an_unknown_key_is_rejected(self) -> None:
         with pytest.raises(ConfigError, match=r"did you mean name\?"):
             ConfigSource(FORMAT, options={"nome": "x"}).read()
 
@@ -240,7 +240,7 @@ def test_what_a_file_says(text: str, pairs: dict[str, str]) -> None:
         ("a=\\ud83d", "half a character"),
     ],
 )
-def test_a_line_that_misleads_is_refused_with_its_number(line: str, sentence: str) -> None:
+def test_a_line_that_misleads_is_rejected_with_its_number(line: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_properties(f"# comment\na=1;\\\n  2\n{line}\n", "broker.conf")
     assert str(caught.value).startswith("broker.conf, line 4: ")
@@ -263,7 +263,7 @@ def test_a_command_line_is_taken_literally() -> None:
 
 
 @pytest.mark.parametrize("argument", ["listenPort", "=1", ""])
-def test_an_argument_that_is_no_pair_is_refused(argument: str) -> None:
+def test_an_argument_that_is_no_pair_is_rejected(argument: str) -> None:
     with pytest.raises(ConfigError, match=r"^command line: .* is not of the form key=value"):
         parse_assignments([argument])
 

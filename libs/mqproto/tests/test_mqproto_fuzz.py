@@ -40,13 +40,13 @@ def test_arbitrary_bytes_are_no_record(data: bytes, at: int) -> None:
 
 
 @given(st.integers(0, len(RECORD) - 1), st.binary(min_size=1, max_size=8))
-def test_a_record_with_a_few_other_bytes_decodes_or_is_refused(at: int, other: bytes) -> None:
+def test_a_record_with_a_few_other_bytes_decodes_or_is_rejected(at: int, other: bytes) -> None:
     data = RECORD[:at] + other + RECORD[at + len(other) :]
     if decodes(data):
         assert list(iter_records(data[: decode_record(data).size]))
 
 
-def test_a_record_cut_off_anywhere_is_refused() -> None:
+def test_a_record_cut_off_anywhere_is_rejected() -> None:
     assert decodes(RECORD)
     assert not any(decodes(RECORD[:length]) for length in range(len(RECORD)))
 
@@ -70,7 +70,7 @@ def test_arbitrary_bytes_are_not_sealed(data: bytes, size: int) -> None:
 @example(b"a\x01b")
 @example(b"a\x01b\x01c\x02")
 @example(b"\xff\x01\x02")
-def test_properties_are_refused_or_come_back_the_same(data: bytes) -> None:
+def test_properties_are_rejected_or_come_back_the_same(data: bytes) -> None:
     try:
         properties = decode_properties(data)
     except PropertiesError:
@@ -79,7 +79,7 @@ def test_properties_are_refused_or_come_back_the_same(data: bytes) -> None:
 
 
 @given(st.integers(BODY_AT - 4, len(RECORD) - 1), st.integers(0, 255))
-def test_a_length_inside_of_a_record_that_is_wrong_is_refused_or_harmless(at: int, value: int) -> None:
+def test_a_length_inside_of_a_record_that_is_wrong_is_rejected_or_harmless(at: int, value: int) -> None:
     data = RECORD[:at] + bytes((value,)) + RECORD[at + 1 :]
     if decodes(data):
         assert decode_record(data).size == len(RECORD)
@@ -88,7 +88,7 @@ def test_a_length_inside_of_a_record_that_is_wrong_is_refused_or_harmless(at: in
 @given(st.text(max_size=140))
 @example("a" * 127)
 @example("127.0.0.1:9876;;")
-def test_any_text_is_a_name_or_an_address_or_refused(text: str) -> None:
+def test_any_text_is_a_name_or_an_address_or_rejected(text: str) -> None:
     for check in (check_topic, check_group):
         with suppress(IllegalNameError):
             check(text)

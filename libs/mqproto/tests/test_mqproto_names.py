@@ -40,7 +40,7 @@ def test_legal_topics_pass(topic: str) -> None:
         ("../../etc", "not allowed"),
     ],
 )
-def test_illegal_topics_are_refused(topic: str, sentence: str) -> None:
+def test_illegal_topics_are_rejected(topic: str, sentence: str) -> None:
     for check in (check_topic, check_user_topic):
         with pytest.raises(IllegalNameError) as caught:
             check(topic)
@@ -65,7 +65,7 @@ def test_topics_of_the_queue_itself_are_not_for_users(topic: str) -> None:
         ("DEFAULT_PRODUCER", "the group name 'DEFAULT_PRODUCER' stands for a group without a name"),
     ],
 )
-def test_illegal_groups_are_refused(group: str, sentence: str) -> None:
+def test_illegal_groups_are_rejected(group: str, sentence: str) -> None:
     with pytest.raises(IllegalNameError) as caught:
         check_group(group)
     assert sentence in str(caught.value)
@@ -103,7 +103,7 @@ def test_address_is_taken_apart_and_put_together() -> None:
         *("a b:80", "a:1 b:2", "a:1,b:2", "a:1;b:2", "http://host:80", "host: 80", "ho\nst:80"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_what_is_no_address_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address; write host:port with a port from 1 to 65535"):
         parse_address(text)
 
@@ -113,12 +113,12 @@ def test_list_is_separated_by_semicolons() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", " ; "])
-def test_empty_list_is_refused(text: str) -> None:
+def test_empty_list_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="the list of addresses is empty"):
         parse_address_list(text)
 
 
 @pytest.mark.parametrize("text", ["a:1,b:2", "a:1 b:2", "a:1;b"])
-def test_list_with_a_wrong_separator_or_a_bad_address_is_refused(text: str) -> None:
+def test_list_with_a_wrong_separator_or_a_bad_address_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         parse_address_list(text)

@@ -35,13 +35,13 @@ def test_properties_come_back_as_they_were(properties: dict[str, str]) -> None:
     ("name", "value"),
     [("", "v"), ("a\x01", "v"), ("a\x02", "v"), ("a", "\x01"), ("a", "v\x02"), ("a", "b\x02c\x01d")],
 )
-def test_separators_and_empty_names_are_refused(name: str, value: str) -> None:
+def test_separators_and_empty_names_are_rejected(name: str, value: str) -> None:
     with pytest.raises(PropertiesError, match="names are not empty"):
         encode_properties({"fine": "x", name: value})
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff"])
-def test_text_that_utf8_cannot_hold_is_refused(text: str) -> None:
+def test_text_that_utf8_cannot_hold_is_rejected(text: str) -> None:
     with pytest.raises(PropertiesError, match="UTF-8"):
         encode_properties({"name": text})
 
@@ -56,7 +56,7 @@ def test_text_that_utf8_cannot_hold_is_refused(text: str) -> None:
         (b"rest", "is not one name"),
     ],
 )
-def test_bytes_that_are_no_properties_are_refused(data: bytes, sentence: str) -> None:
+def test_bytes_that_are_no_properties_are_rejected(data: bytes, sentence: str) -> None:
     with pytest.raises(PropertiesError) as caught:
         decode_properties(data)
     assert sentence in str(caught.value)

@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_said(at: int, patch: bytes, sentence: str) -> None
     assert sentence in str(caught.value)
 
 
-def test_a_topic_that_only_fits_unsigned_is_refused() -> None:
+def test_a_topic_that_only_fits_unsigned_is_rejected() -> None:
     """RocketMQ reads a signed byte there: what is written has to be readable by both."""
     tail = b"\x80" + b"t" * 128 + bytes(2) + CRC_PLACEHOLDER
     head = record.HEAD.pack(record.BODY_AT + len(tail), record.MESSAGE_MAGIC, *[0] * 15)
@@ -300,7 +300,7 @@ def test_properties_of_any_length_that_the_record_can_say_are_read(size: int) ->
         ({"born_timestamp_ms": 2**63}, "a number does not fit into its field"),
     ],
 )
-def test_what_the_layout_cannot_hold_is_refused(change: dict[str, bytes | int], sentence: str) -> None:
+def test_what_the_layout_cannot_hold_is_rejected(change: dict[str, bytes | int], sentence: str) -> None:
     with pytest.raises(RecordError) as caught:
         encode_record(**(USUAL | change))  # type: ignore[arg-type]
     assert sentence in str(caught.value)
@@ -428,6 +428,6 @@ def test_ip_is_packed_and_unpacked(ip: str) -> None:
 @pytest.mark.parametrize(
     "ip", ["", "::1", "localhost", "1.2.3", "127.1", "1.2.3.4 x", "1.2.3.256", "1.2.3.4\0", "１.2.3.4"]
 )
-def test_what_is_no_ipv4_address_is_refused(ip: str) -> None:
+def test_what_is_no_ipv4_address_is_rejected(ip: str) -> None:
     with pytest.raises(RecordError, match="is not an IPv4 address"):
         record.pack_ip(ip)

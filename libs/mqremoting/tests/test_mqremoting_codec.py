@@ -199,7 +199,7 @@ def test_single_bytes_give_the_same_commands(commands: list[Command]) -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "the peer speaks TLS;"),
     ],
 )
-def test_what_is_no_frame_is_refused_with_what_is_wrong_and_what_is_allowed(data: bytes, sentence: str) -> None:
+def test_what_is_no_frame_is_rejected_with_what_is_wrong_and_what_is_allowed(data: bytes, sentence: str) -> None:
     assert sentence in error_of(data)
 
 
@@ -223,7 +223,7 @@ def test_brackets_inside_texts_are_not_nesting() -> None:
         (Command(1, remark="x" * 65_537, serialization=Serialization.JSON), "the remark: 65,537 bytes"),
     ],
 )
-def test_a_command_that_does_not_fit_is_refused_where_it_is_encoded(command: Command, sentence: str) -> None:
+def test_a_command_that_does_not_fit_is_rejected_where_it_is_encoded(command: Command, sentence: str) -> None:
     with pytest.raises(FrameError) as raised:
         encode(command)
     assert sentence in str(raised.value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mqremoting import ConnectionConfig, Http2PeerError, NotSentError, Server, connect
 from mqremoting.calls import Unsupported
-from mqremoting.http2 import PREFACE, Refusal, is_preface, is_settings
+from mqremoting.http2 import PREFACE, Rejection, is_preface, is_settings
 
 SENTENCE = "this port takes frames; gRPC is at 10.0.0.1:8081"
 CONFIG = replace(ConnectionConfig(), for_grpc_clients=SENTENCE)
@@ -66,7 +66,7 @@ def test_an_answer_does_not_depend_on_how_the_bytes_arrive(sizes: list[int]) -> 
     settings = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0])
     call = bytes([0, 0, 2, 1, 4, 0, 0, 0, 1]) + b"hp"
     data = PREFACE + settings + call
-    whole, pieces = Refusal(SENTENCE).feed(data), Refusal(SENTENCE)
+    whole, pieces = Rejection(SENTENCE).feed(data), Rejection(SENTENCE)
     answer, rest = b"", data
     for size in [*sizes, len(data)]:
         answer += pieces.feed(rest[:size]) or b""
@@ -77,13 +77,13 @@ def test_an_answer_does_not_depend_on_how_the_bytes_arrive(sizes: list[int]) -> 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_preface_are_answered_or_end_the_connection(data: bytes) -> None:
-    answer = Refusal(SENTENCE).feed(PREFACE + data)
+    answer = Rejection(SENTENCE).feed(PREFACE + data)
     assert answer is None or len(answer) <= 13 + 400 * (len(data) // 9 + 1)
 
 
 def test_what_is_no_preface_ends_the_connection() -> None:
     assert is_preface(PREFACE[:4])
-    assert Refusal(SENTENCE).feed(b"PRI x") is None
+    assert Rejection(SENTENCE).feed(b"PRI x") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\x18\4", b"\0\0\x07\4\0\0\0\0\0", b"\0\0\0\x15\0\0\0\0\0", bytes(20)])

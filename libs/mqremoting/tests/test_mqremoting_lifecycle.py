@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from remoting_world import ECHO, ECHO_STREAM, HELD, World, raw
 
-from mqremoting import Command, Connection, ConnectionConfig, ConnectionLostError, NotSentError, RefusedError, encode
+from mqremoting import Command, Connection, ConnectionConfig, ConnectionLostError, NotSentError, RejectedError, encode
 
 CONFIG = ConnectionConfig()
 NO_PINGS = replace(CONFIG, keepalive_s=None)
 
 
-async def test_a_drain_finishes_what_runs_refuses_what_is_new_and_closes() -> None:
+async def test_a_drain_finishes_what_runs_rejects_what_is_new_and_closes() -> None:
     world = World()
     task = await world.begin(HELD)
     client, _ = await world.open(ECHO_STREAM)
@@ -25,7 +25,7 @@ async def test_a_drain_finishes_what_runs_refuses_what_is_new_and_closes() -> No
     world.link.to_client.release()
     response = await late
     assert (response.code, response.remark) == (14, "this server is shutting down")
-    with pytest.raises(RefusedError, match=r"code 14: this server is shutting down"):
+    with pytest.raises(RejectedError, match=r"code 14: this server is shutting down"):
         await late_stream.read()
     with pytest.raises(NotSentError, match=r"takes nothing new: server:0 is shutting down"):
         await world.client.request(ECHO, timeout_s=3)
@@ -185,6 +185,6 @@ async def test_any_answer_to_a_ping_will_do() -> None:
         ({"unread_bytes_max": 1_000_000}, "unread_bytes_max is 1,000,000; at least 17,039,360 are allowed"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused(bad: dict[str, float], sentence: str) -> None:
+def test_a_configuration_that_makes_no_sense_is_rejected(bad: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         replace(CONFIG, **bad)  # type: ignore[arg-type]

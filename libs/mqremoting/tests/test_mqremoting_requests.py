@@ -19,7 +19,7 @@ from mqremoting import (
     FrameError,
     FrameLimits,
     NotSentError,
-    RefusedError,
+    RejectedError,
     ResponseCode,
     Serialization,
     encode,
@@ -74,15 +74,15 @@ async def test_a_response_has_the_form_of_its_request() -> None:
     assert response.ext_fields == {"größe": "1"}
 
 
-async def test_what_the_service_does_not_know_or_want_is_refused_with_code_and_sentence() -> None:
+async def test_what_the_service_does_not_know_or_want_is_rejected_with_code_and_sentence() -> None:
     world = World()
     response = await world.client.request(9, timeout_s=3)
     assert (response.code, response.remark) == (3, "request code 9 is not supported here")
 
-    async def refuse(call: Call) -> None:
-        raise RefusedError(13, "the message has no body")
+    async def reject(call: Call) -> None:
+        raise RejectedError(13, "the message has no body")
 
-    world.server_side.request = refuse
+    world.server_side.request = reject
     response = await world.client.request(9, timeout_s=3)
     assert (response.code, response.remark) == (13, "the message has no body")
     assert world.server.in_flight == 0
@@ -240,7 +240,7 @@ async def test_unexpected_responses_and_unknown_bits_are_dropped() -> None:
     assert world.server_side.one_ways == [b"one-way"]
 
 
-async def test_beyond_the_requests_in_flight_one_more_is_refused_by_either_side() -> None:
+async def test_beyond_the_requests_in_flight_one_more_is_rejected_by_either_side() -> None:
     world = World(replace(CONFIG, requests_max=2), client_config=replace(CONFIG, requests_max=3))
     tasks = [await world.begin(HELD) for _ in range(2)]
     response = await world.client.request(ECHO, timeout_s=3)
@@ -259,7 +259,7 @@ async def test_beyond_the_requests_in_flight_one_more_is_refused_by_either_side(
         task.cancel()
 
 
-async def test_beyond_the_bytes_in_flight_one_more_is_refused_and_one_alone_is_not() -> None:
+async def test_beyond_the_bytes_in_flight_one_more_is_rejected_and_one_alone_is_not() -> None:
     world = World(replace(CONFIG, request_bytes_max=10_000))
     large = await world.begin(HELD, bytes(20_000))
     response = await world.client.request(ECHO, b"small", timeout_s=3)
@@ -270,7 +270,7 @@ async def test_beyond_the_bytes_in_flight_one_more_is_refused_and_one_alone_is_n
     assert (await world.client.request(ECHO, b"small", timeout_s=3)).code == 0
 
 
-async def test_requests_of_a_peer_that_does_not_read_are_refused_and_then_it_is_cut_off() -> None:
+async def test_requests_of_a_peer_that_does_not_read_are_rejected_and_then_it_is_cut_off() -> None:
     world = World(
         replace(
             CONFIG,

@@ -17,7 +17,7 @@ from mqremoting import (
     DeadlineError,
     FrameError,
     NotSentError,
-    RefusedError,
+    RejectedError,
     ResponseCode,
     Stream,
     encode,
@@ -83,20 +83,20 @@ async def test_a_stream_closes_in_order_when_its_handler_ends_and_nothing_more_c
     assert world.server.in_flight == 0
 
 
-async def test_a_handler_refuses_after_what_it_has_written(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_rejects_after_what_it_has_written(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
-    async def refuse(stream: Stream) -> None:
+    async def reject(stream: Stream) -> None:
         await stream.write(b"last")
-        raise RefusedError(13, "poll 7 is open already")
+        raise RejectedError(13, "poll 7 is open already")
 
-    world.server_side.stream = refuse
+    world.server_side.stream = reject
     stream = world.client.open_stream(HELD)
     await world.clock.settle()
     assert await stream.read()
-    with pytest.raises(RefusedError, match=r"code 13: poll 7 is open already"):
+    with pytest.raises(RejectedError, match=r"code 13: poll 7 is open already"):
         await stream.read()
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedError):
         await stream.write(b"more")
 
     async def fail(stream: Stream) -> None:
@@ -104,28 +104,28 @@ async def test_a_handler_refuses_after_what_it_has_written(caplog: pytest.LogCap
 
     world.server_side.stream = fail
     stream = world.client.open_stream(HELD)
-    with pytest.raises(RefusedError, match=r"code 1: the stream of code 20002 failed: LookupError"):
+    with pytest.raises(RejectedError, match=r"code 1: the stream of code 20002 failed: LookupError"):
         await stream.read()
     assert "secret" in caplog.text
 
 
-async def test_a_service_refuses_a_stream_at_once() -> None:
+async def test_a_service_rejects_a_stream_at_once() -> None:
     world = World()
 
-    def refuse(stream: Stream) -> None:
-        raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such stream")
+    def reject(stream: Stream) -> None:
+        raise RejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such stream")
 
-    world.server_side.stream = refuse
-    with pytest.raises(RefusedError, match=r"code 3: no such stream"):
+    world.server_side.stream = reject
+    with pytest.raises(RejectedError, match=r"code 3: no such stream"):
         await world.client.open_stream(9).read()
     assert (world.client.in_flight, world.server.in_flight) == (0, 0)
 
 
-async def test_a_peer_without_streams_refuses_it_as_a_request() -> None:
+async def test_a_peer_without_streams_rejects_it_as_a_request() -> None:
     world = World()
     stream = world.client.open_stream(9)
     raw(world.client, encode(Command(3, stream.opening.opaque, 1, remark="request type 9 not supported")))
-    with pytest.raises(RefusedError, match=r"code 3: request type 9 not supported"):
+    with pytest.raises(RejectedError, match=r"code 3: request type 9 not supported"):
         await stream.read()
 
 
@@ -268,13 +268,13 @@ async def test_a_message_after_the_end_ends_the_connection() -> None:
     assert "a message after the end of" in str(world.server.error)
 
 
-async def test_beyond_the_open_streams_one_more_is_refused_by_either_side() -> None:
+async def test_beyond_the_open_streams_one_more_is_rejected_by_either_side() -> None:
     world = World(replace(CONFIG, streams_max=1), client_config=replace(CONFIG, streams_max=2))
     first, _ = await world.open()
     second = world.client.open_stream(HELD)
     with pytest.raises(NotSentError, match=r"2 streams to server:0 are open; no more are allowed"):
         world.client.open_stream(HELD)
-    with pytest.raises(RefusedError, match=r"code 2: 1 streams are open on this connection; at most as many"):
+    with pytest.raises(RejectedError, match=r"code 2: 1 streams are open on this connection; at most as many"):
         await second.read()
     first.cancel()
     await world.clock.settle()
@@ -390,16 +390,16 @@ async def test_a_callback_that_is_taken_away_lets_the_window_fill() -> None:
 async def test_a_callback_that_raises_closes_its_stream() -> None:
     world = World()
 
-    def refuse(message: Command | None) -> None:
+    def reject(message: Command | None) -> None:
         if message is not None:
-            raise RefusedError(13, "no")
+            raise RejectedError(13, "no")
 
-    world.server_side.stream = lambda stream: stream.deliver_to(refuse)
+    world.server_side.stream = lambda stream: stream.deliver_to(reject)
     client, server = await world.open()
     await client.write(b"x")
-    with pytest.raises(RefusedError, match=r"code 13: no"):
+    with pytest.raises(RejectedError, match=r"code 13: no"):
         await client.read()
-    assert isinstance(server.error, RefusedError)
+    assert isinstance(server.error, RejectedError)
 
 
 STEPS = st.lists(

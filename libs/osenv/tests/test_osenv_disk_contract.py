@@ -297,13 +297,13 @@ def test_real_disk_tells_a_failed_sync_from_other_errors(tmp_path: Path, monkeyp
 def test_real_disk_allocates_by_writing_where_the_system_cannot(
     missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(descriptor: int, offset: int, length: int) -> None:
+    def reject(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not on this file system")
 
     if missing:
         monkeypatch.delattr(os, "posix_fallocate")
     else:
-        monkeypatch.setattr(os, "posix_fallocate", refuse)
+        monkeypatch.setattr(os, "posix_fallocate", reject)
     disk = RealDisk(threads=1)
     file = disk.open(tmp_path / "log", create=True)
     file.truncate(3 << 20)

@@ -45,10 +45,10 @@ def test_a_machine_that_gives_no_address_for_its_route_has_the_loopback_address(
 
 
 def test_a_machine_without_ipv4_has_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> socket.socket:
+    def reject(*_: object) -> socket.socket:
         raise OSError("Address family not supported by protocol")
 
-    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", reject)
     assert ipaddress.ip_address(own_ipv4()).is_loopback
 
 
@@ -129,6 +129,6 @@ def test_where_files_have_no_locks_ports_are_chosen_at_random(own_turn: Path, mo
 
 
 @pytest.mark.usefixtures("own_turn")
-def test_too_many_are_refused_with_what_was_found() -> None:
+def test_too_many_are_rejected_with_what_was_found() -> None:
     with pytest.raises(OSError, match="1000 tries found only 1000 of 2000 free ports from 20000 to 32000"):
         free_ports(2_000)

@@ -14,13 +14,13 @@ ROOT = Path("/files")
 
 
 class CountingDisk(SimDisk):
-    """Tells which files have been opened since it was asked last, and refuses to open when it is told to."""
+    """Tells which files have been opened since it was asked last, and fails to open when it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.make_dirs(ROOT)
         self._opened: list[str] = []
-        self.refusal: OSError | None = None
+        self.rejection: OSError | None = None
         self.before = self._see
 
     def opened(self) -> list[str]:
@@ -30,8 +30,8 @@ class CountingDisk(SimDisk):
     def _see(self, call: str, path: Path) -> None:
         if call == "open":
             self._opened.append(path.name)
-            if self.refusal is not None:
-                raise self.refusal
+            if self.rejection is not None:
+                raise self.rejection
 
 
 def pool_of(count: int, open_max: int) -> tuple[CountingDisk, PooledFiles, list[DiskFile]]:
@@ -85,10 +85,10 @@ def test_what_was_written_before_a_descriptor_was_lost_is_durable_after_a_sync()
 
 def test_a_file_that_cannot_be_opened_again_is_asked_again_at_the_next_use() -> None:
     disk, _, files = pool_of(2, 1)
-    disk.refusal = OSError(errno.EMFILE, "no descriptor is left")
+    disk.rejection = OSError(errno.EMFILE, "no descriptor is left")
     with pytest.raises(OSError, match="no descriptor"):
         files[0].pread(1, 0)
-    disk.refusal = None
+    disk.rejection = None
     assert files[0].pread(1, 0) == b""
     files[1].size()
     disk.opened()

@@ -67,7 +67,7 @@ def test_every_call_passes_both_hooks_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "make_dirs", "replace", "unlink", "lock", "allocate", "truncate", "pwrite"])
-def test_call_that_a_hook_refuses_has_not_happened(call: str) -> None:
+def test_call_that_a_hook_rejects_has_not_happened(call: str) -> None:
     disk = new_disk()
     put(disk, LOG, b"kept")
     file = disk.open(LOG)

@@ -32,7 +32,7 @@ def disk() -> Iterator[WindowsDisk]:
 
 @pytest.fixture
 def msvcrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks one byte as `msvcrt.locking` does, refusing with its errno."""
+    """Locks one byte as `msvcrt.locking` does, rejecting with its errno."""
 
     def locking(descriptor: int, mode: int, count: int) -> None:
         assert (mode, count) == (2, 1)

@@ -234,6 +234,6 @@ class TestSchema:
             ([], "the schema has the columns none"),
         ],
     )
-    def test_what_is_no_column_is_refused(self, fields: list[StructField], sentence: str) -> None:
+    def test_what_is_no_column_is_rejected(self, fields: list[StructField], sentence: str) -> None:
         with pytest.raises(OptionError, match=sentence):
             check_schema(StructType(fields))

@@ -113,7 +113,7 @@ class TestValues:
         assert parsed(True, **options, startingTimestamp="5").starting.kind is PositionKind.TIMESTAMP
 
 
-REFUSED = [
+REJECTED = [
     ({"namesrvAddr": ""}, "namesrvAddr is empty"),
     ({"namesrvAddr": "nowhere"}, "namesrvAddr: 'nowhere' is not an address; write host:port"),
     ({"namesrvAddr": "kafka://a:1"}, "a URL begins with one of mq://, mq+http://, mq+dns://"),
@@ -153,11 +153,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=[json.dumps(one) for one, _ in REFUSED])
-def test_what_makes_no_sense_is_refused_with_what_is_allowed(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(OptionError) as refused:
+@pytest.mark.parametrize(("options", "sentence"), REJECTED, ids=[json.dumps(one) for one, _ in REJECTED])
+def test_what_makes_no_sense_is_rejected_with_what_is_allowed(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as rejected:
         read_options(WHERE | options, streaming=False)
-    assert sentence in str(refused.value)
+    assert sentence in str(rejected.value)
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
@@ -183,9 +183,9 @@ def test_a_stream_has_no_end(option: str) -> None:
     ],
 )
 def test_where_to_read_has_to_be_said(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         read_options(options, streaming=False)
-    assert sentence in str(refused.value)
+    assert sentence in str(rejected.value)
 
 
 def test_tags_are_an_expression_of_tags() -> None:

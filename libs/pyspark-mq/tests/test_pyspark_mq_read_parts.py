@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from mqclient import BrokerUnreachableError, IllegalArgumentError, MessageQueue, MessageSelector, RequestTimeoutError
 from pyspark_mq import batch_reader
 from pyspark_mq.clients import Bounds, Patience
-from pyspark_mq.errors import BrokerAwayError, DataLossError, OptionError, ReadRefusedError
+from pyspark_mq.errors import BrokerAwayError, DataLossError, OptionError, ReadRejectedError
 from pyspark_mq.offsets import OffsetRange, from_json, split, to_json
 from pyspark_mq.options import NoMatchStrategy, Position, PositionKind
 from pyspark_mq.pushdown import VALUES_MAX, Wanted, push
@@ -343,7 +343,7 @@ class TestPatience:
         def call() -> None:
             raise IllegalArgumentError("senseless")
 
-        with pytest.raises(ReadRefusedError, match="asking is not possible: senseless"):
+        with pytest.raises(ReadRejectedError, match="asking is not possible: senseless"):
             Patience(9, 99.0).ask("asking", call)
 
     def test_who_is_given_up_does_not_wait(self) -> None:

@@ -26,7 +26,7 @@ from mqclient import (
 from mqproto.properties import TAGS, encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, encode_record, pack_ip, seal
 from pyspark_mq.clients import ClientKey
-from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRefusedError
+from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRejectedError
 from pyspark_mq.offsets import OffsetRange
 from pyspark_mq.partition_reader import RangePartition, RangeReader, ReadPlan, gaps
 from pyspark_mq.pushdown import Wanted
@@ -251,9 +251,9 @@ class TestTrouble:
         with pytest.raises(BrokerAwayError, match="orders@broker-a:0 could not be read at offset 0 for 0 s: away"):
             read(queue, 0, 20, ahead, IMPATIENT)
 
-    def test_a_refusal_for_good_is_told_at_once(self, ahead: ThreadPoolExecutor) -> None:
+    def test_a_rejection_for_good_is_told_at_once(self, ahead: ThreadPoolExecutor) -> None:
         queue = FakeQueue(answers=[fail(IllegalArgumentError("no such thing"))])
-        with pytest.raises(ReadRefusedError, match="orders@broker-a:0 cannot be read at offset 0: no such thing"):
+        with pytest.raises(ReadRejectedError, match="orders@broker-a:0 cannot be read at offset 0: no such thing"):
             read(queue, 0, 20, ahead)
 
     def test_bytes_that_were_damaged_on_their_way_are_asked_for_again(self, ahead: ThreadPoolExecutor) -> None:
@@ -303,9 +303,9 @@ class TestTrouble:
         queue.answers += [lambda frame: frame, grow]
         assert read(queue, 0, 10, ahead) == list(range(10))
 
-    def test_an_answer_with_other_offsets_is_refused(self, ahead: ThreadPoolExecutor) -> None:
+    def test_an_answer_with_other_offsets_is_rejected(self, ahead: ThreadPoolExecutor) -> None:
         twice = FakeQueue(answers=[lambda frame: replace(frame, records=frame.records + record(3))])
-        with pytest.raises(ReadRefusedError, match="has answered a pull at 0 with offsets"):
+        with pytest.raises(ReadRejectedError, match="has answered a pull at 0 with offsets"):
             read(twice, 0, 20, ahead)
 
     def test_who_stops_reading_ends_the_pull_that_waits(self, ahead: ThreadPoolExecutor) -> None:

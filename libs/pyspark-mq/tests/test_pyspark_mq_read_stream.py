@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
-from mqclient import BrokerRefusedError, MessageQueue, NoRouteError
+from mqclient import BrokerUnavailableError, MessageQueue, NoRouteError
 from mqclient.admin import ClusterBroker, QueueStats
 from mqproto.codes import ResponseCode
 from osenv import SimClock
@@ -214,7 +214,7 @@ class FakeClient:
             raise NoRouteError("no master is registered in any cluster")
         queues = {queue: one for queue, one in self.topics[topic].items() if queue.broker_name in masters}
         if not queues:
-            raise BrokerRefusedError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", masters[0])
+            raise BrokerUnavailableError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", masters[0])
         return [QueueStats(queue, one.first, one.end, 0) for queue, one in queues.items()]
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -36,7 +36,7 @@ from pyspark_mq.sink.options import (
     RowError,
     SinkAwayError,
     SinkOptions,
-    SinkRefusedError,
+    SinkRejectedError,
     SinkSchemaError,
     WriterIdentity,
     sink_options,
@@ -88,7 +88,7 @@ class TestOptions:
             ({**URL, "sendTimeoutMs": "0"}, "sendTimeoutMs is '0'; it has to be a whole number from 1 up"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, options: dict[str, str], sentence: str) -> None:
+    def test_what_makes_no_sense_is_rejected(self, options: dict[str, str], sentence: str) -> None:
         with pytest.raises(OptionError) as error:
             sink_options(options, streaming=True)
         assert sentence in str(error.value)
@@ -129,7 +129,7 @@ class TestColumns:
             ("body string; body string", "t", "each can be there once"),
         ],
     )
-    def test_what_is_no_message_is_refused_before_anything_is_sent(
+    def test_what_is_no_message_is_rejected_before_anything_is_sent(
         self, columns: str, topic: str, sentence: str
     ) -> None:
         with pytest.raises(SinkSchemaError) as error:
@@ -430,9 +430,9 @@ class TestReplays:
         for name in set("ab") - failed:
             assert found == sorted(body for part in requests[name] for body in part.column("body").to_pylist())
 
-    async def test_a_batch_before_the_last_one_is_refused(self, broker: EmbeddedBroker) -> None:
+    async def test_a_batch_before_the_last_one_is_rejected(self, broker: EmbeddedBroker) -> None:
         await write(broker, numbered(5), batch_id=8)
-        with pytest.raises(SinkRefusedError, match="comes too late"):
+        with pytest.raises(SinkRejectedError, match="comes too late"):
             await write(broker, numbered(5), batch_id=4)
 
     async def test_the_same_row_has_the_same_message_id_however_often_it_is_sent(self) -> None:
@@ -463,7 +463,7 @@ class TestFailures:
         with pytest.raises(SinkAwayError, match="The sink makes no topics; create it with `mqadmin updateTopic`"):
             await write(broker, numbered(1), topic="nowhere")
 
-    async def test_more_requests_than_a_broker_remembers_are_refused(
+    async def test_more_requests_than_a_broker_remembers_are_rejected(
         self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lanes_module, "REQUESTS_MAX", 2)

@@ -24,13 +24,13 @@ READ, WRITE = Kind.READ, Kind.WRITE
 
 
 class Gate:
-    """Requests by name; `log` says in which order they got a place, or were refused."""
+    """Requests by name; `log` says in which order they got a place, or were rejected."""
 
     def __init__(self, requests: int = 4, wait_ms: int = 500) -> None:
         self.clock = SimClock()
         self.admission = Admission(AdmissionLimit(requests, wait_ms), self.clock)
         self.tickets: dict[str, Ticket] = {}
-        self.refusals: dict[str, OverloadedError] = {}
+        self.rejections: dict[str, OverloadedError] = {}
         self.log: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -47,7 +47,7 @@ class Gate:
         try:
             self.tickets[name] = await self.admission.enter(kind)
         except OverloadedError as error:
-            self.refusals[name] = error
+            self.rejections[name] = error
             return
         self.log.append(name)
 
@@ -71,7 +71,7 @@ def test_a_limit_is_two_numbers_or_off() -> None:
         ("16/60001", "not 60001"),
     ],
 )
-def test_a_limit_that_is_none_is_refused_with_what_is_allowed(text: str, complaint: str) -> None:
+def test_a_limit_that_is_none_is_rejected_with_what_is_allowed(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_admission_limit(text)
 
@@ -98,17 +98,17 @@ async def test_a_place_is_given_back_once() -> None:
     assert gate.admission.in_work == 1
 
 
-async def test_a_burst_waits_and_what_waits_too_long_is_refused_with_the_reason() -> None:
+async def test_a_burst_waits_and_what_waits_too_long_is_rejected_with_the_reason() -> None:
     gate = Gate(wait_ms=500)
     await gate.come("a", "b", "c", "d")
     await gate.clock.advance(0.499)
-    assert gate.refusals == {}
+    assert gate.rejections == {}
     await gate.clock.advance(0.001)
-    (refusal,) = gate.refusals.values()
-    assert str(refusal) == (
+    (rejection,) = gate.rejections.values()
+    assert str(rejection) == (
         "no place for a write request became free in 500 ms: 3 are in work, which is what can be done"
     )
-    assert (refusal.retry_after_s, gate.admission.waiting) == (1, 0)
+    assert (rejection.retry_after_s, gate.admission.waiting) == (1, 0)
 
 
 async def test_in_a_line_that_stands_patience_is_a_tenth_until_a_request_finds_a_place_at_once() -> None:
@@ -119,7 +119,7 @@ async def test_in_a_line_that_stands_patience_is_a_tenth_until_a_request_finds_a
     assert gate.admission.patience_s(READ) == 0.5  # reads do not stand
     await gate.come("e")
     await gate.clock.advance(0.05)
-    assert "became free in 50 ms" in str(gate.refusals["e"])
+    assert "became free in 50 ms" in str(gate.rejections["e"])
     await gate.come("f")
     await gate.leave("a")
     assert gate.log[-1] == "f"
@@ -163,39 +163,39 @@ async def test_writes_go_before_reads_that_came_earlier() -> None:
 async def test_a_line_has_an_end() -> None:
     gate = Gate(requests=1)
     await gate.come("in work", *(f"waiting {number}" for number in range(16)))
-    assert gate.refusals == {}
+    assert gate.rejections == {}
     await gate.come("one too many")
-    assert str(gate.refusals["one too many"]).startswith("16 write requests wait already")
+    assert str(gate.rejections["one too many"]).startswith("16 write requests wait already")
 
 
-@pytest.mark.parametrize(("refused", "spread_s"), [(3, 2), (12, 6), (36, 17), (60, 28)])
-async def test_as_many_come_back_as_will_be_carried_out_and_not_all_at_once(refused: int, spread_s: int) -> None:
+@pytest.mark.parametrize(("rejected", "spread_s"), [(3, 2), (12, 6), (36, 17), (60, 28)])
+async def test_as_many_come_back_as_will_be_carried_out_and_not_all_at_once(rejected: int, spread_s: int) -> None:
     """23 were carried out lately; so many are in ten seconds."""
     gate = Gate(requests=4, wait_ms=500)
     for number in range(20):
         await gate.come(f"carried out {number}")
         await gate.leave(f"carried out {number}")
-    names = [f"late {number}" for number in range(refused)]
+    names = [f"late {number}" for number in range(rejected)]
     await gate.come("a", "b", "c", *names)
     await gate.clock.advance(0.5)
-    told = Counter(gate.refusals[name].retry_after_s for name in names)
-    assert sum(told.values()) == refused
+    told = Counter(gate.rejections[name].retry_after_s for name in names)
+    assert sum(told.values()) == rejected
     assert min(told) == 1
     assert 0.5 * spread_s <= max(told) <= spread_s
-    assert max(told.values()) <= 1 + refused // 2
+    assert max(told.values()) <= 1 + rejected // 2
 
 
-async def test_refusals_of_long_ago_are_forgotten() -> None:
+async def test_rejections_of_long_ago_are_forgotten() -> None:
     gate = Gate(requests=4, wait_ms=500)
     await gate.come("a", "b", "c", *(f"late {number}" for number in range(40)))
     await gate.clock.advance(0.5)
-    assert max(refusal.retry_after_s for refusal in gate.refusals.values()) > 10
+    assert max(rejection.retry_after_s for rejection in gate.rejections.values()) > 10
     for name in "abc":
         await gate.leave(name)
     await gate.clock.advance(120)
     await gate.come("d", "e", "f", "g", "h")
     await gate.clock.advance(0.5)
-    assert all(gate.refusals[name].retry_after_s <= 10 for name in "gh")
+    assert all(gate.rejections[name].retry_after_s <= 10 for name in "gh")
 
 
 async def test_a_request_that_is_cancelled_while_waiting_takes_no_place() -> None:
@@ -224,7 +224,7 @@ async def test_a_place_that_becomes_free_in_the_moment_of_giving_up_is_not_lost(
     await gate.come("a", "b")
     gate.clock.call_later(0.5, gate.tickets["a"].leave)  # after b's own timer, at the same time
     await gate.clock.advance(0.5)
-    assert "b" in gate.refusals
+    assert "b" in gate.rejections
     assert gate.admission.in_work == 0
     await gate.come("c")
     assert gate.log == ["a", "c"]
@@ -266,14 +266,14 @@ async def test_twice_the_work_that_can_be_done_keeps_every_place_taken_and_no_re
     clock = SimClock()
     admission = Admission(AdmissionLimit(4, 500), clock)
     waited: list[float] = []
-    refused: list[float] = []
+    rejected: list[float] = []
 
     async def request() -> None:
         begin = clock.monotonic()
         try:
             ticket = await admission.enter(WRITE)
         except OverloadedError:
-            refused.append(clock.monotonic() - begin)
+            rejected.append(clock.monotonic() - begin)
             return
         waited.append(clock.monotonic() - begin)
         await clock.sleep(0.03)  # three places for writes
@@ -285,8 +285,8 @@ async def test_twice_the_work_that_can_be_done_keeps_every_place_taken_and_no_re
         await clock.advance(0.005)
     await clock.advance(1.0)
     await asyncio.gather(*tasks)
-    assert len(waited) + len(refused) == 2_000
+    assert len(waited) + len(rejected) == 2_000
     assert len(waited) > 0.97 * 1_000
     settled = waited[200:]  # the burst in the beginning is waited out
     assert max(settled) <= 0.050001
-    assert max(refused[200:]) == pytest.approx(0.05)
+    assert max(rejected[200:]) == pytest.approx(0.05)

@@ -17,7 +17,7 @@ from fastapi import APIRouter
 import telemetry
 from osenv import SimClock
 from servicekit.auth import Tokens
-from servicekit.errors import PublishError, RefusedError, RequestInFlightError, ServiceError
+from servicekit.errors import PublishError, RejectedError, RequestInFlightError, ServiceError
 from servicekit.http.application import ServiceApi, build_api
 from servicekit.http.limits import AdmissionLimit
 from servicekit.http.parameters import IdempotencyKey, RequestModel
@@ -25,7 +25,7 @@ from servicekit.http.problem import MEDIA_TYPE, ProblemType
 from servicekit.monitoring import OK, Health
 
 
-class TooTallError(RefusedError):
+class TooTallError(RejectedError):
     """A service's own error."""
 
     def __init__(self, height: int) -> None:
@@ -33,7 +33,7 @@ class TooTallError(RefusedError):
         self.height = height
 
 
-class UnlistedError(RefusedError):
+class UnlistedError(RejectedError):
     """An error that its service forgot to list."""
 
 
@@ -134,7 +134,7 @@ async def test_a_key_is_the_same_with_quotes_and_without(sent: str, key: str) ->
 @pytest.mark.parametrize(
     "sent", ["", '""', '"k', 'k"', "a b", '"a";p=1', r'"a\b"', "x" * 256, '"' + "x" * 256 + '"', "é"]
 )
-async def test_a_key_that_is_not_one_string_is_refused(sent: str) -> None:
+async def test_a_key_that_is_not_one_string_is_rejected(sent: str) -> None:
     async with serving() as http:
         answer = await http.post("/towers", json={"height": 9}, headers=[(b"Idempotency-Key", sent.encode())])
         assert answer.json()["type"] == "urn:hourglass:problem:invalid-idempotency-key"

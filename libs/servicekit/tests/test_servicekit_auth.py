@@ -53,7 +53,7 @@ def test_a_token_is_valid_until_its_end_and_a_leeway_after_it() -> None:
         tokens(clock=clock).verify(issued)
 
 
-def test_a_token_of_the_future_is_refused_beyond_the_leeway() -> None:
+def test_a_token_of_the_future_is_rejected_beyond_the_leeway() -> None:
     clock = SimClock(NOW_S * 1000)
     assert tokens(clock=clock).verify(forged(iat=NOW_S + LEEWAY_S)).subject == "b"
     with pytest.raises(InvalidTokenError, match="in the future"):
@@ -65,9 +65,9 @@ def test_the_first_key_signs_and_every_key_verifies() -> None:
     old_token, new_token = before.issue("b", BUYER), during.issue("b", BUYER)
     assert jwt.get_unverified_header(new_token)["kid"] == "k2"
     assert during.verify(old_token) == during.verify(new_token) == after.verify(new_token)
-    for verifier, refused in ((before, new_token), (after, old_token)):
+    for verifier, rejected in ((before, new_token), (after, old_token)):
         with pytest.raises(InvalidTokenError, match="key that is not in use"):
-            verifier.verify(refused)
+            verifier.verify(rejected)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_the_first_key_signs_and_every_key_verifies() -> None:
         forged(iat=-1),
     ],
 )
-def test_what_is_not_a_token_of_ours_is_refused(text: str) -> None:
+def test_what_is_not_a_token_of_ours_is_rejected(text: str) -> None:
     with pytest.raises(InvalidTokenError):
         tokens().verify(text)
 
 
 @given(st.integers(0, 400), st.integers(1, 127))
-def test_a_token_that_was_tampered_with_is_refused_or_says_the_same(position: int, change: int) -> None:
+def test_a_token_that_was_tampered_with_is_rejected_or_says_the_same(position: int, change: int) -> None:
     """The same: base64 has spare bits at its end, which decoders ignore."""
     issued = tokens().issue("buyer-1", BUYER)
     at = position % len(issued)
@@ -133,7 +133,7 @@ def test_no_token_is_issued_that_is_never_valid() -> None:
         tokens().issue("b", BUYER, lifetime_s=0)
 
 
-def test_keys_are_read_and_refused_without_repeating_a_secret() -> None:
+def test_keys_are_read_and_rejected_without_repeating_a_secret() -> None:
     assert parse_keys(f"{OLD[0]}:{OLD[1]}, k:{'s:' * 16}") == (OLD, ("k", "s:" * 16))
     for text in (
         "",
@@ -143,10 +143,10 @@ def test_keys_are_read_and_refused_without_repeating_a_secret() -> None:
         f"a b:{OLD[1]}",
         f"{OLD[0]}:{OLD[1]},",
     ):
-        with pytest.raises(ValueError, match=r"\w") as refused:
+        with pytest.raises(ValueError, match=r"\w") as rejected:
             parse_keys(text)
-        assert OLD[1] not in str(refused.value)
-        assert "-text" not in str(refused.value)
+        assert OLD[1] not in str(rejected.value)
+        assert "-text" not in str(rejected.value)
 
 
 def test_tokens_need_keys_with_names_of_their_own() -> None:

@@ -83,7 +83,7 @@ def test_the_exit_code_says_whether_anything_was_found(
     ("arguments", "has_reconciler"),
     [(("serve", "--dry-run"), True), (("reconcile",), False), (("migrate", "--dry-run"), False)],
 )
-def test_what_a_service_cannot_do_is_refused(arguments: tuple[str, ...], has_reconciler: bool) -> None:
+def test_what_a_service_cannot_do_is_rejected(arguments: tuple[str, ...], has_reconciler: bool) -> None:
     with pytest.raises(SystemExit) as ended:
         run(*arguments, result=Reconciled((), ()), has_reconciler=has_reconciler)
     assert ended.value.code == 2

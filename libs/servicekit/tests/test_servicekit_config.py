@@ -103,11 +103,11 @@ def test_every_variable_sets_its_field() -> None:
         ("SHOP_LOG_LEVEL", "loud", "SHOP_LOG_LEVEL='LOUD': allowed are DEBUG"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_what_cannot_be_used_is_rejected_by_name(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
         read(**{name: text})
-    assert complaint in str(refused.value)
-    assert "s3cret" not in str(refused.value)
+    assert complaint in str(rejected.value)
+    assert "s3cret" not in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_a_reconciler_runs_by_itself_and_can_be_turned_off() -> None:
         ("ROWS_MAX", "2001", "allowed are 1 to 2000"),
     ],
 )
-def test_limits_of_a_reconciler_that_make_no_sense_are_refused(name: str, text: str, complaint: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_limits_of_a_reconciler_that_make_no_sense_are_rejected(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
         reconciling(**{f"SHOP_RECONCILE_{name}": text})
-    assert str(refused.value) == f"SHOP_RECONCILE_{name}={text}: {complaint}"
+    assert str(rejected.value) == f"SHOP_RECONCILE_{name}={text}: {complaint}"
 
 
 def test_trusted_proxies_are_addresses_and_networks() -> None:

@@ -117,13 +117,13 @@ async def test_a_body_that_does_not_come_in_time_is_answered_408_and_the_connect
         assert await reader.read() == b""
 
 
-async def test_a_request_without_a_token_is_refused_before_its_body_is_awaited() -> None:
+async def test_a_request_without_a_token_is_rejected_before_its_body_is_awaited() -> None:
     async with served() as kitchen:
         reader, _ = await kitchen.connect(kitchen.post(token=False))
         assert (await answer_of(reader))[0] == 401
 
 
-async def test_a_head_without_an_end_is_refused_at_its_limit() -> None:
+async def test_a_head_without_an_end_is_rejected_at_its_limit() -> None:
     async with served() as kitchen:
         reader, writer = await kitchen.connect(b"GET /health/live HTTP/1.1\r\nHost: kitchen\r\nX-Endless: ")
         most, sent = 8 << 20, 0  # more than the buffers of two sockets
@@ -162,7 +162,7 @@ async def test_a_head_that_comes_drop_by_drop_gets_no_more_time() -> None:
         await drip_until_the_end(reader, writer)
 
 
-async def test_the_rest_of_a_refused_body_keeps_no_connection() -> None:
+async def test_the_rest_of_a_rejected_body_keeps_no_connection() -> None:
     async with served(dataclasses.replace(DEFAULT_LIMITS, body_max_s=SOON_S)) as kitchen:
         reader, writer = await kitchen.connect(kitchen.post(token=False, length=60_000))
         assert (await answer_of(reader))[0] == 401

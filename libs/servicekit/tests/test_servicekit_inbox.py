@@ -60,7 +60,7 @@ async def test_of_twenty_at_one_moment_exactly_one_is_the_first(database: Databa
     assert sorted(await asyncio.gather(*(consume() for _ in range(20)))) == [False] * 19 + [True]
 
 
-async def test_a_unit_that_has_to_be_first_is_refused_the_second_time(database: Database) -> None:
+async def test_a_unit_that_has_to_be_first_is_rejected_the_second_time(database: Database) -> None:
     async with database.writing() as connection:
         inbox = SqlInbox(INBOX, connection)
         await require_first(inbox, "group", "ORDERID_100", 1)

@@ -59,7 +59,7 @@ async def change(connection: AsyncConnection, n: int = 1) -> None:
     await connection.execute(CHANGE, {"n": n})
 
 
-async def refused(database: Database, work: Work) -> str:
+async def rejected(database: Database, work: Work) -> str:
     """What the unit says that it is no fault of its request."""
     with pytest.raises(StorageUnavailableError) as error:
         await in_unit(database, work)
@@ -83,7 +83,7 @@ async def test_a_lock_that_another_unit_holds_for_too_long_is_given_up(
     impatient = Database(new_postgresql_url("x"))
     async with database.writing() as connection:
         await change(connection)
-        assert "lock timeout" in await refused(impatient, change)
+        assert "lock timeout" in await rejected(impatient, change)
         await connection.commit()
     await in_unit(impatient, change)
     await impatient.dispose()
@@ -94,7 +94,7 @@ async def test_a_statement_that_takes_too_long_is_given_up(
 ) -> None:
     monkeypatch.setattr(postgresql_module, "STATEMENT_MAX_MS", 50)
     database = await opened(new_postgresql_url("x"))
-    said = await refused(database, lambda connection: connection.execute(text("SELECT pg_sleep(60)")))
+    said = await rejected(database, lambda connection: connection.execute(text("SELECT pg_sleep(60)")))
     assert "statement timeout" in said
     await in_unit(database, change)
     await database.dispose()
@@ -111,7 +111,7 @@ async def test_a_unit_that_does_nothing_for_too_long_is_ended_by_the_server(
         await in_unit(database, change)  # waits for the row, which is free when the server has ended the other one
         await change(connection)
 
-    await refused(forgetful, forget)
+    await rejected(forgetful, forget)
     async with database.snapshot() as connection:
         assert (await connection.execute(text("SELECT value FROM t WHERE n = 1"))).scalar_one() == 1
     await in_unit(forgetful, change)
@@ -142,7 +142,7 @@ async def test_a_unit_without_a_free_connection_in_time_is_to_come_again(
     monkeypatch.setattr(postgresql_module, "FREE_CONNECTION_MAX_S", 0.05)
     database = await opened(new_postgresql_url("x"), pool_size=1)
     async with database.writing():
-        assert "the database does not answer" in await refused(database, change)
+        assert "the database does not answer" in await rejected(database, change)
     await in_unit(database, change)
     await database.dispose()
 
@@ -162,7 +162,7 @@ async def test_a_session_that_an_operator_ends_costs_its_unit_and_no_other(datab
         await end_session(database, (await connection.execute(OWN_PID)).scalar_one())
         await change(connection)
 
-    await refused(database, lose_the_session)
+    await rejected(database, lose_the_session)
     for _ in range(3):
         await in_unit(database, change)
 
@@ -173,7 +173,7 @@ async def test_a_session_that_ends_before_the_commit_leaves_nothing(database: Da
         await change(connection)
         await end_session(database, pid)
 
-    await refused(database, lose_the_commit)
+    await rejected(database, lose_the_commit)
     async with database.snapshot() as connection:
         assert (await connection.execute(text("SELECT sum(value) FROM t"))).scalar_one() == 0
 
@@ -253,7 +253,7 @@ async def test_after_a_restart_of_the_server_the_first_unit_succeeds(server: Pos
     for end in (server.kill, server.stop):
         await asyncio.gather(*(in_unit(database, change) for _ in range(5)))
         await asyncio.to_thread(end)
-        assert "Connect call failed" in await refused(database, change)
+        assert "Connect call failed" in await rejected(database, change)
         assert "Connect call failed" in await database.health()
         await asyncio.to_thread(server.start)
         await asyncio.gather(*(in_unit(database, change) for _ in range(5)))
@@ -270,8 +270,8 @@ async def test_a_server_that_says_nothing_is_given_up_and_used_again_when_it_spe
     database = await opened(server.create_database("paused"))
     server.pause()
     try:
-        assert "it takes too long" in await refused(database, change)  # on the connection that is there
-        assert "it takes too long" in await refused(database, change)  # no other one can be opened
+        assert "it takes too long" in await rejected(database, change)  # on the connection that is there
+        assert "it takes too long" in await rejected(database, change)  # no other one can be opened
     finally:
         server.resume()
     await in_unit(database, change)
@@ -282,7 +282,7 @@ async def test_a_server_that_says_nothing_is_given_up_and_used_again_when_it_spe
 
 async def test_a_database_that_is_not_there_is_reported_as_unavailable(server: PostgresServer) -> None:
     database = Database(server.url("nowhere"))
-    assert 'database "nowhere" does not exist' in await refused(database, change)
+    assert 'database "nowhere" does not exist' in await rejected(database, change)
     assert 'database "nowhere" does not exist' in await database.health()
     await database.dispose()
 

@@ -124,10 +124,10 @@ async def test_a_topic_that_an_operator_has_made_larger_is_left_as_it_is() -> No
         assert broker.topics["order-timeouts"].write_queue_count == 4
 
 
-async def test_health_tells_of_a_broker_that_is_gone_and_of_one_that_refuses() -> None:
+async def test_health_tells_of_a_broker_that_is_gone_and_of_one_that_rejects() -> None:
     cluster, broker = cluster_with_broker()
     async with connected(cluster, Handler()) as connection:
-        broker.next_codes = [13]  # MESSAGE_ILLEGAL: refused for good, so that the client does not wait and retry
+        broker.next_codes = [13]  # MESSAGE_ILLEGAL: rejected for good, so that the client does not wait and retry
         with pytest.raises(PublishError):
             await connection.publisher.publish(CREATED)
         assert "MESSAGE_ILLEGAL" in await connection.producer_health()
@@ -146,7 +146,7 @@ async def test_health_tells_of_a_broker_that_is_gone_and_of_one_that_refuses() -
 async def test_health_tells_of_a_broker_that_answers_and_takes_no_messages_unless_another_one_takes_them() -> None:
     cluster, broker = cluster_with_broker()
     async with connected(cluster, Handler()) as connection:
-        broker.write_refusal = "the disk is full"
+        broker.write_rejection = "the disk is full"
         assert await connection.producer_health() == f"{broker.name} takes no messages: the disk is full"
         assert await connection.consumers_health() == "ok"
         cluster.add_broker("broker-b")
@@ -360,7 +360,7 @@ async def test_the_publisher_over_the_queue_keeps_the_contract() -> None:
     await publisher.start(never_asked)
 
     def go_down() -> None:
-        broker.next_codes = [13]  # MESSAGE_ILLEGAL: refused for good, so that the client does not wait and retry
+        broker.next_codes = [13]  # MESSAGE_ILLEGAL: rejected for good, so that the client does not wait and retry
 
     await check_contract(publisher, lambda: len(broker.bodies), go_down)
     await publisher.shutdown()

@@ -16,7 +16,7 @@ def test_a_limit_is_read(text: str, limit: RateLimit | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "600", "600/", "/60", "0/60", "600/0", "-1/60", "6.5/60", "a/b", "²/1", "1/1/1", "OFF"]
 )
-def test_what_is_no_limit_is_refused(text: str) -> None:
+def test_what_is_no_limit_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"allowed is|at least 1"):
         parse_rate_limit(text)
 
@@ -30,7 +30,7 @@ async def test_a_caller_is_served_so_often_in_a_window_that_begins_with_the_firs
     assert counter.count("a") == Standing(False, 0, 6)
     assert counter.count("b") == Standing(True, 1, 10)
     await clock.advance(5.4)
-    assert counter.count("a") == Standing(False, 0, 1)  # never 0 seconds: Retry-After 0 would be refused again
+    assert counter.count("a") == Standing(False, 0, 1)  # never 0 seconds: Retry-After 0 would be rejected again
     await clock.advance(0.1)
     assert counter.count("a") == Standing(True, 1, 10)
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from osenv import SimClock
-from servicekit.errors import RefusedError, StorageUnavailableError
+from servicekit.errors import RejectedError, StorageUnavailableError
 from servicekit.process.reconciler import FAILURES_MAX, REPEAT_AFTER_S, Finding, Reconciled, Reconciler, Sweep
 
 
@@ -41,7 +41,7 @@ class Wrong:
     def _finding(self, name: str) -> Finding:
         async def repair() -> bool:
             if name in self.stubborn:
-                raise RefusedError("no")
+                raise RejectedError("no")
             if name in self.waiting:
                 return False
             self.repaired.append(name)

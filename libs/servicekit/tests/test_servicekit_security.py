@@ -89,23 +89,23 @@ async def test_without_a_token_the_answer_says_how_to_bring_one(path: str) -> No
 
 
 @pytest.mark.parametrize("value", ["Bearer", "Bearer x", "Basic dTpw", "bearer  ", "x", "Bearer a b", "Bearer \xe9"])
-async def test_a_token_that_is_none_is_refused_with_the_reason(value: str) -> None:
+async def test_a_token_that_is_none_is_rejected_with_the_reason(value: str) -> None:
     async with serving() as doors:
         headers = [(b"Authorization", value.encode("latin-1"))]
         answer = await doors.http.get("/any", headers=headers)
         assert (answer.status_code, answer.json()["type"]) == (401, PROBLEM + "unauthenticated")
         assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
-        # A route without tokens refuses no caller.
+        # A route without tokens rejects no caller.
         assert (await doors.http.get("/open", headers=headers)).status_code == 200
 
 
-async def test_two_authorization_headers_are_refused_whatever_they_say() -> None:
+async def test_two_authorization_headers_are_rejected_whatever_they_say() -> None:
     async with serving() as doors:
         both = [*doors.bearer("a", "orders:read").items(), *doors.bearer("b", "orders:read").items()]
         assert (await doors.http.get("/any", headers=both)).status_code == 401
 
 
-async def test_an_expired_token_is_refused_as_expired() -> None:
+async def test_an_expired_token_is_rejected_as_expired() -> None:
     async with serving() as doors:
         headers = {"Authorization": f"bearer {doors.tokens.issue('buyer-1', BUYER, lifetime_s=60)}"}
         assert (await doors.http.get("/one", headers=headers)).json() == "buyer-1"
@@ -145,7 +145,7 @@ async def test_the_document_says_who_may_ask_what_and_what_else_is_answered() ->
     assert set(operations["/open"]["responses"]["200"]["headers"]) == {"RateLimit", "RateLimit-Policy"}
 
 
-async def test_every_answer_says_how_many_requests_are_left_and_too_many_are_refused_until_then() -> None:
+async def test_every_answer_says_how_many_requests_are_left_and_too_many_are_rejected_until_then() -> None:
     async with serving(RateLimit(3, 60)) as doors:
         headers = doors.bearer("b")
         for path, status, left in (("/any", 200, 2), ("/nowhere", 404, 1), ("/one", 403, 0)):
@@ -154,10 +154,10 @@ async def test_every_answer_says_how_many_requests_are_left_and_too_many_are_ref
             assert answer.headers["RateLimit-Policy"] == '"default";q=3;w=60'
             assert answer.headers["RateLimit"] == f'"default";r={left};t=60'
         await doors.clock.advance(10)
-        refused = await doors.http.get("/any", headers=headers)
-        assert (refused.status_code, refused.json()["type"]) == (429, PROBLEM + "rate-limited")
-        assert (refused.headers["Retry-After"], refused.headers["RateLimit"]) == ("50", '"default";r=0;t=50')
-        assert len(refused.json()["trace_id"]) == 32
+        rejected = await doors.http.get("/any", headers=headers)
+        assert (rejected.status_code, rejected.json()["type"]) == (429, PROBLEM + "rate-limited")
+        assert (rejected.headers["Retry-After"], rejected.headers["RateLimit"]) == ("50", '"default";r=0;t=50')
+        assert len(rejected.json()["trace_id"]) == 32
         assert (await doors.http.get("/any", headers=doors.bearer("c"))).status_code == 200
         await doors.clock.advance(50)
         assert (await doors.http.get("/any", headers=headers)).status_code == 200
@@ -220,7 +220,7 @@ def test_if_match_names_versions_of_the_object(value: str | None, versions: set[
 
 
 @pytest.mark.parametrize("value", ["", "o-1.3", '"o-1.3', '"a" "b"', '*, "a"', 'w/"a"', "'a'", '"a",b'])
-def test_a_condition_that_is_no_list_of_tags_is_refused(value: str) -> None:
+def test_a_condition_that_is_no_list_of_tags_is_rejected(value: str) -> None:
     with pytest.raises(ProblemError, match="double quotes"):
         Condition("If-Match", value)
 

@@ -261,7 +261,7 @@ async def mq_queue() -> AsyncIterator[QueueUnderTest]:
         await cluster.clock.advance(1)
 
     def go_down() -> None:
-        broker.next_codes = [13]  # MESSAGE_ILLEGAL: refused for good, so that the client does not wait and retry
+        broker.next_codes = [13]  # MESSAGE_ILLEGAL: rejected for good, so that the client does not wait and retry
 
     try:
         yield QueueUnderTest(publisher, answers, lambda: list(broker.bodies), ask, go_down)

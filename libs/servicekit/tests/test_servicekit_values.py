@@ -1,4 +1,4 @@
-"""Bodies, cursors, subscriptions, health: what they take and what they refuse."""
+"""Bodies, cursors, subscriptions, health: what they take and what they reject."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_what_is_encoded_is_read_back(members: dict[str, str | int]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"7", b"{"])
-def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         MessageBody(body)
 
 
 @pytest.mark.parametrize("value", [b"null", b'""', b"[]", b"{}", b"true", b"1.5"])
-def test_a_member_of_another_type_is_refused(value: bytes) -> None:
+def test_a_member_of_another_type_is_rejected(value: bytes) -> None:
     body = MessageBody(b'{"a":' + value + b"}")
     for read in (body.text, body.number):
         with pytest.raises(MalformedMessageError, match="the body needs a"):
@@ -44,7 +44,7 @@ def test_a_cursor_gives_its_parts_back(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "-1", "1.0", "x", "²", "9223372036854775808", "9" * 5000])
-def test_a_part_that_is_no_number_of_the_database_is_refused(part: str) -> None:
+def test_a_part_that_is_no_number_of_the_database_is_rejected(part: str) -> None:
     with pytest.raises(InvalidCursorError):
         cursor_number(part, "cursor")
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's variables, as a table: what they ask for, and what is refused with a sentence that names them."""
+"""OpenTelemetry's variables, as a table: what they ask for, and what is rejected with a sentence that names them."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def test_how_it_is_recorded(variables: dict[str, str], field: str, value: Any) -
     ],
 )
 def test_what_cannot_be_followed_is_named(name: str, value: str, sentence: str) -> None:
-    with pytest.raises(TelemetryConfigError) as refusal:
+    with pytest.raises(TelemetryConfigError) as rejection:
         read_settings({name: value})
-    assert str(refusal.value).startswith(f"{name}: ")
-    assert sentence in str(refusal.value)
+    assert str(rejection.value).startswith(f"{name}: ")
+    assert sentence in str(rejection.value)
 
 
 @pytest.mark.parametrize("ratio", ["1.1", "-0.1", "much", "nan"])

@@ -82,6 +82,6 @@ def test_a_terminal_gets_text_for_people() -> None:
         json.loads(shown)
 
 
-def test_an_unknown_level_is_refused() -> None:
+def test_an_unknown_level_is_rejected() -> None:
     with pytest.raises(ValueError, match="'LOUD' is none of DEBUG, INFO"):
         configure("mq-test", "LOUD")

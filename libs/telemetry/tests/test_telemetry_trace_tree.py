@@ -82,7 +82,7 @@ def test_what_is_written_for_jaeger_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"spans": [{}], "processes": {}}, {"spans": [], "processes": None, "x": 1}])
-def test_what_is_no_trace_is_refused(document: Any) -> None:
+def test_what_is_no_trace_is_rejected(document: Any) -> None:
     if document.get("spans") == []:
         assert spans_of(document) == []
     else:

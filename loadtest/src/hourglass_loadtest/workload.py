@@ -1,7 +1,7 @@
 """What a benchmark does: one workload, one YAML file.
 
 A file is checked whole before anything runs: unknown fields, fields that mean nothing for the kind of workload, and
-values that make no sense are refused by name.
+values that make no sense are rejected by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be generated, without generating it: options, refusals, and a story for every fault."""
+"""What can be generated, without generating it: options, rejections, and a story for every fault."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_later_fault_overrules_all() -> None:
 
 
 @pytest.mark.parametrize("text", ["double-capture", "double-capture=-1", "double-capture=x", "order-differs=1", "x=1"])
-def test_a_fault_that_cannot_be_planted_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_that_cannot_be_planted_is_rejected(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("--fault", text)
     assert "is no fault such as paid-not-marked=7" in capsys.readouterr().err
@@ -63,6 +63,6 @@ def test_a_fault_that_cannot_be_planted_is_refused(text: str, capsys: pytest.Cap
         ({"orders": 5, "start": datetime(2026, 11, 1)}, "need their zone"),  # noqa: DTZ001 - that is the point
     ],
 )
-def test_what_does_not_go_together_is_refused(others: dict[str, object], words: str) -> None:
+def test_what_does_not_go_together_is_rejected(others: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Generation(**others)  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ SOUND = [
         refunds=[refund("r1", 400, reason="sorry"), refund("r2", 600, reason="order-cancelled")],
     ),
     closed(
-        "wrong-amount-refused",
+        "wrong-amount-rejected",
         captures=[capture(amount=900)],
         refund_requests=[request(amount=900, reason="wrong-amount")],
         refunds=[refund("r1", 900, reason="wrong-amount")],

@@ -225,7 +225,7 @@ def test_databases_that_were_not_left_are_not_compared() -> None:
     assert wanted.tables_options(options) == TablesOptions()
 
 
-def test_wrong_options_are_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_rejected_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OptionsError, match="--orders and --payments are given together"):
         wanted.tables_options(wanted.parse(["run", "--namesrv-addr", "x:1", "--orders", "sqlite:///o.db"]))
     with pytest.raises(OptionsError, match="--namesrv-addr is empty"):

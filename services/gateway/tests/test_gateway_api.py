@@ -1,4 +1,4 @@
-"""Charges and refunds over the wire: what is taken, what is refused, and that an id names one thing for ever."""
+"""Charges and refunds over the wire: what is taken, what is rejected, and that an id names one thing for ever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from sandbox_gateway.domain import BANK_REFUSED, OVER_THE_LIMIT
+from sandbox_gateway.domain import BANK_DECLINED, OVER_THE_LIMIT
 from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import RunningGateway, running_gateway
 from servicekit.testing.databases import NewDatabaseUrl
@@ -75,10 +75,10 @@ async def test_a_gateway_without_a_delay_answers_with_the_decision(quick_gateway
 @pytest.mark.parametrize(
     "changes", [{"amount_minor": 1}, {"currency": "EUR"}, {"order_id": "another"}, {"method": "wallet"}]
 )
-async def test_an_id_with_other_terms_is_refused(quick_gateway: RunningGateway, changes: dict[str, Any]) -> None:
+async def test_an_id_with_other_terms_is_rejected(quick_gateway: RunningGateway, changes: dict[str, Any]) -> None:
     await quick_gateway.charge("p")
-    refused = await quick_gateway.charge("p", **changes)
-    assert (refused.status_code, refused.json()["type"]) == (409, PROBLEM + "other-terms")
+    rejected = await quick_gateway.charge("p", **changes)
+    assert (rejected.status_code, rejected.json()["type"]) == (409, PROBLEM + "other-terms")
     assert (await book_of(quick_gateway))["captured_minor"] == 15800
 
 
@@ -87,8 +87,8 @@ async def test_refunds_are_never_more_than_their_charge(quick_gateway: RunningGa
     await gateway.charge("p", amount_minor=100)
     assert (await gateway.refund("r1", "p", amount_minor=60)).status_code == 202
     for changes in ({"amount_minor": 41}, {"amount_minor": 2**63 - 1}, {"amount_minor": 40, "currency": "EUR"}):
-        refused = await gateway.refund("r2", "p", **changes)
-        assert (refused.status_code, refused.json()["type"]) == (422, PROBLEM + "not-refundable"), changes
+        rejected = await gateway.refund("r2", "p", **changes)
+        assert (rejected.status_code, rejected.json()["type"]) == (422, PROBLEM + "not-refundable"), changes
         assert (await gateway.http.get("/v1/refunds/r2")).status_code == 404
     assert (await gateway.refund("r2", "p", amount_minor=40)).json()["status"] == "refunded"
     assert (await gateway.refund("r3", "p", amount_minor=1)).status_code == 422
@@ -140,9 +140,9 @@ async def test_what_is_unknown_is_said_to_be(gateway: RunningGateway) -> None:
         {"colour": "blue"},
     ],
 )
-async def test_a_charge_that_makes_no_sense_is_refused(gateway: RunningGateway, changes: dict[str, Any]) -> None:
-    refused = await gateway.charge("p", **changes)
-    assert (refused.status_code, refused.json()["type"]) == (422, PROBLEM + "invalid-request")
+async def test_a_charge_that_makes_no_sense_is_rejected(gateway: RunningGateway, changes: dict[str, Any]) -> None:
+    rejected = await gateway.charge("p", **changes)
+    assert (rejected.status_code, rejected.json()["type"]) == (422, PROBLEM + "invalid-request")
 
 
 @pytest.mark.parametrize("key", ["", "Bearer", "Bearer wrong", "Basic abc", "Bearer \xe9"])
@@ -174,7 +174,7 @@ async def test_failures_are_set_while_it_runs_and_hold_for_what_is_decided_then(
     assert answer.json() == none | {"declined": 1, "late": 0.5, "late_ms": 3000}
     assert (await gateway.http.get("/v1/failures")).json() == answer.json()
     declined = (await gateway.charge("p2")).json()
-    assert (declined["status"], declined["decline_reason"]) == ("declined", BANK_REFUSED)
+    assert (declined["status"], declined["decline_reason"]) == ("declined", BANK_DECLINED)
     assert (await gateway.charge("p1")).json()["status"] == "captured", "what was decided stays"
     for wrong in ({"declined": 1.5}, {"lost": 1}, {"late_ms": -1}, {"declined": "NaN"}):
         assert (await gateway.http.put("/v1/failures", json=wrong)).status_code == 422, wrong

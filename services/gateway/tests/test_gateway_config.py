@@ -73,7 +73,7 @@ def test_no_secret_is_shown() -> None:
         ("GATEWAY_SEED", "x", "is not a whole number"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:
+def test_a_configuration_that_cannot_be_used_is_rejected_by_name(name: str, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         from_environment({**REQUIRED, name: text})
 

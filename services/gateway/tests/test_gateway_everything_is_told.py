@@ -67,7 +67,7 @@ def dying(at_commit: int, is_after: bool) -> Iterator[Callable[[], bool]]:
 
 
 class ForgetfulReceiver:
-    """Takes, refuses, or takes and does not say so, as `script` says; then it takes everything."""
+    """Takes, rejects, or takes and does not say so, as `script` says; then it takes everything."""
 
     def __init__(self, script: Sequence[str]) -> None:
         self.script = list(script)
@@ -75,7 +75,7 @@ class ForgetfulReceiver:
 
     async def deliver(self, body: bytes) -> None:
         step = self.script.pop(0) if self.script else "take"
-        if step != "refuse":
+        if step != "reject":
             self.taken.append(body)
         if step != "take":
             raise DeliveryError(step)
@@ -149,7 +149,7 @@ async def play(folder: Path, all_lives: list[Life], answers: list[str], delay_ms
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(lives, st.lists(st.sampled_from(["take", "refuse", "take and forget"]), max_size=12), st.sampled_from([0, 50]))
+@given(lives, st.lists(st.sampled_from(["take", "reject", "take and forget"]), max_size=12), st.sampled_from([0, 50]))
 def test_the_book_is_what_was_decided_and_everything_decided_is_told(
     all_lives: list[Life], answers: list[str], delay_ms: int
 ) -> None:

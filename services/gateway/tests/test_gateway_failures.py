@@ -33,7 +33,7 @@ def test_the_text_sets_shares_and_what_is_left_out_is_none() -> None:
         ("late=0.1:99999999", "late by 99999999 ms: allowed are 0 to 86400000"),
     ],
 )
-def test_a_text_that_cannot_be_used_is_refused(text: str, complaint: str) -> None:
+def test_a_text_that_cannot_be_used_is_rejected(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Failures.parse(text)
 

@@ -1,4 +1,4 @@
-"""The migrations: from the empty database to the schema of the code, and back; and what the schema itself refuses."""
+"""The migrations: from the empty database to the schema of the code, and back; and what the schema itself rejects."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ WEBHOOK = (
         WEBHOOK.format(id=2, event="e2", charge="there", wanted=1, sent=2),
     ],
 )
-async def test_the_schema_itself_refuses_what_must_never_be(tmp_path: Path, statement: str) -> None:
+async def test_the_schema_itself_rejects_what_must_never_be(tmp_path: Path, statement: str) -> None:
     database = Database(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}")
     try:
         await MIGRATIONS.upgrade(database)

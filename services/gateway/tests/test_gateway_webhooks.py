@@ -67,9 +67,9 @@ async def test_what_is_not_taken_is_sent_again_later_and_later_until_it_is(new_d
     async with running_gateway(new_database_url("gateway"), behaviour=quick(), receiver=receiver) as gateway:
         await gateway.charge("p")
         await gateway.pass_time(BACKOFF_FIRST_S)
-        assert receiver.refused == 2
+        assert receiver.rejected == 2
         await gateway.pass_time(600)
-        assert 600 / BACKOFF_MAX_S <= receiver.refused <= 2 * 600 / BACKOFF_MAX_S + 10
+        assert 600 / BACKOFF_MAX_S <= receiver.rejected <= 2 * 600 / BACKOFF_MAX_S + 10
         receiver.is_away = False
         await gateway.pass_time(BACKOFF_MAX_S)
         assert told(receiver) == ["charge.captured p"]
@@ -81,7 +81,7 @@ async def test_an_event_waits_for_earlier_ones_of_its_charge_and_for_no_others(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     class AgainstOne(RecordingReceiver):
-        """Refuses what is told of p1's capture."""
+        """Rejects what is told of p1's capture."""
 
         async def deliver(self, body: bytes) -> None:
             if self.is_away and b"charge.captured" in body and b'"p1"' in body:

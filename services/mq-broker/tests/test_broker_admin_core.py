@@ -89,7 +89,7 @@ class TestDeletedTopics:
         assert list(other.deletions()) == []
 
     @pytest.mark.parametrize("deletions", [[], {"t": []}, {"t": {"x": 1}}, {"t": {"0": "many"}}])
-    def test_a_document_of_another_form_is_refused(self, deletions: object) -> None:
+    def test_a_document_of_another_form_is_rejected(self, deletions: object) -> None:
         with pytest.raises((KeyError, TypeError, ValueError)):
             topics().load_json(topics().to_json() | {"deletedBelow": deletions})
 
@@ -160,7 +160,7 @@ class TestSubscriptionGroups:
             (SubscriptionGroup(TOOLS_CONSUMER_GROUP, 1), "belongs to the queue itself"),
         ],
     )
-    def test_a_bad_update_is_refused_and_changes_nothing(self, group: SubscriptionGroup, sentence: str) -> None:
+    def test_a_bad_update_is_rejected_and_changes_nothing(self, group: SubscriptionGroup, sentence: str) -> None:
         groups = SubscriptionGroups(auto_create=True)
         with pytest.raises(ValueError, match=sentence):
             groups.update(group)

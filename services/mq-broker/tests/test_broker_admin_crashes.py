@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
@@ -178,16 +178,16 @@ async def test_what_was_answered_survives(change: str, accident: str) -> None:
 @pytest.mark.parametrize("accident", ACCIDENTS)
 async def test_a_group_s_deletion_that_was_cut_short_can_be_asked_for_again(accident: str) -> None:
     forks, _ = await moments(lambda broker: broker.group_administration.delete("g", clean_offsets=True))
-    refusals = set()
+    rejections = set()
     for fork in forks:
         ACCIDENTS[accident](fork)
         async with running_broker(fork, SimClock()) as broker:
             try:
                 await broker.group_administration.delete("g", clean_offsets=True)
-            except RefusedError as error:
-                refusals.add(error.code)
+            except RejectedError as error:
+                rejections.add(error.code)
             assert broker.groups.get("g") is None
             assert [one for one in broker.consumer_offsets.all() if one[0] == "g"] == []
             assert broker.topics.get(retry_topic("g")) is None
             assert await bodies(broker) == [b"0", b"1", b"2"]
-    assert refusals == {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+    assert rejections == {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.processor.broker import Broker, BrokerOptions
@@ -50,22 +50,22 @@ class TestPermissions:
                 broker.long_polling.poll(query, 15_000, partial(answers.__setitem__, group))
             await broker.group_administration.update(SubscriptionGroup("g", consume_enable=False))
             assert {group: answer.code for group, answer in answers.items()} == {"g": ResponseCode.NO_PERMISSION}
-            refused = await pull(broker)
-            assert refused.code is ResponseCode.NO_PERMISSION
-            assert "consumeEnable=false" in refused.remark
+            rejected = await pull(broker)
+            assert rejected.code is ResponseCode.NO_PERMISSION
+            assert "consumeEnable=false" in rejected.remark
             assert (await pull(broker, group="h")).status is PullStatus.FOUND
             await broker.group_administration.update(SubscriptionGroup("g"))
             assert (await pull(broker)).status is PullStatus.FOUND
 
-    async def test_broadcasting_is_refused_while_members_broadcast(self) -> None:
+    async def test_broadcasting_is_rejected_while_members_broadcast(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             await broker.group_administration.update(SubscriptionGroup("g", consume_broadcast_enable=False))
             assert (await pull(broker)).status is PullStatus.FOUND
             session = join(broker, broadcasting=True)
-            refused = await pull(broker)
-            assert refused.code is ResponseCode.NO_PERMISSION
-            assert "consumeBroadcastEnable=false" in refused.remark
+            rejected = await pull(broker)
+            assert rejected.code is ResponseCode.NO_PERMISSION
+            assert "consumeBroadcastEnable=false" in rejected.remark
             broker.sessions.ended(session, "c")
             assert (await pull(broker)).status is PullStatus.FOUND
 
@@ -80,11 +80,11 @@ class TestPermissions:
             assert broker.topics.get(retry_topic(TOOLS_CONSUMER_GROUP)) is None
 
     @pytest.mark.parametrize("group", ["no such name", TOOLS_CONSUMER_GROUP])
-    async def test_a_group_that_cannot_be_changed_is_refused(self, group: str) -> None:
+    async def test_a_group_that_cannot_be_changed_is_rejected(self, group: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(RejectedError) as rejected:
                 await broker.group_administration.update(SubscriptionGroup(group, 1))
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
 class TestRetries:
@@ -147,12 +147,12 @@ class TestRetries:
 
 
 class TestDeletion:
-    async def test_with_active_members_it_is_refused(self) -> None:
+    async def test_with_active_members_it_is_rejected(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = join(broker)
-            with pytest.raises(RefusedError, match="active members: c") as refused:
+            with pytest.raises(RejectedError, match="active members: c") as rejected:
                 await broker.group_administration.delete("g", clean_offsets=True)
-            assert refused.value.code is ResponseCode.NO_PERMISSION
+            assert rejected.value.code is ResponseCode.NO_PERMISSION
             assert broker.groups.get("g") is not None
             broker.sessions.ended(session, "c")
             await broker.group_administration.delete("g", clean_offsets=True)
@@ -180,11 +180,11 @@ class TestDeletion:
             (TOOLS_CONSUMER_GROUP, ResponseCode.MESSAGE_ILLEGAL),
         ],
     )
-    async def test_what_is_not_there_or_not_the_operator_s_is_refused(self, group: str, code: ResponseCode) -> None:
+    async def test_what_is_not_there_or_not_the_operator_s_is_rejected(self, group: str, code: ResponseCode) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(RejectedError) as rejected:
                 await broker.group_administration.delete(group, clean_offsets=False)
-            assert refused.value.code is code
+            assert rejected.value.code is code
 
     async def test_a_group_of_which_a_crash_has_left_the_offsets_only_can_be_deleted(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -210,13 +210,13 @@ class TestProgress:
             assert [(one.topic, one.queue_id) for one in of_all] == [(t, q) for t in "tu" for q in range(4)]
             assert of_all[4] == QueueProgress("u", 0, 1, 0, 0)
 
-    async def test_a_topic_that_is_not_there_has_no_queues_and_an_unknown_group_is_refused(self) -> None:
+    async def test_a_topic_that_is_not_there_has_no_queues_and_an_unknown_group_is_rejected(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             join(broker)
             assert await broker.consume_progress.stats("g", "missing") == []
-            with pytest.raises(RefusedError, match="group 'unknown' does not exist") as refused:
+            with pytest.raises(RejectedError, match="group 'unknown' does not exist") as rejected:
                 await broker.consume_progress.stats("unknown")
-            assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert rejected.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     async def test_a_last_message_that_was_deleted_has_no_time(self) -> None:
         clock = SimClock(START_MS)
@@ -276,13 +276,13 @@ class TestReset:
             ("g", "missing", ResponseCode.TOPIC_NOT_EXIST),
         ],
     )
-    async def test_an_unknown_group_or_topic_is_refused(self, group: str, topic: str, code: ResponseCode) -> None:
+    async def test_an_unknown_group_or_topic_is_rejected(self, group: str, topic: str, code: ResponseCode) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             join(broker)
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(RejectedError) as rejected:
                 await broker.consume_progress.reset(group, topic, 0, force=True)
-            assert refused.value.code is code
+            assert rejected.value.code is code
             assert list(broker.consumer_offsets.all()) == []
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import GuardMode, RefusedError, RetentionOptions
+from mq_broker.core.limits import GuardMode, RejectedError, RetentionOptions
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
@@ -95,7 +95,7 @@ class TestDeleted:
             assert found.records == []
             with pytest.raises(ValueError, match="no message begins"):
                 await broker.querying.by_log_offset(0)
-            with pytest.raises(RefusedError, match="'t' does not exist"):
+            with pytest.raises(RejectedError, match="'t' does not exist"):
                 await broker.topic_administration.stats("t")
 
     async def test_the_groups_offsets_go_with_it_and_none_can_be_committed(self) -> None:
@@ -105,9 +105,9 @@ class TestDeleted:
             broker.offsets.commit("g", [("u", 0, Progress(1))])
             await deleted(broker)
             assert list(broker.consumer_offsets.all()) == [("g", "u", 0, 1)]
-            with pytest.raises(RefusedError, match="topic 't' does not exist") as refused:
+            with pytest.raises(RejectedError, match="topic 't' does not exist") as rejected:
                 broker.offsets.commit("g", [("t", 0, Progress(3))])
-            assert refused.value.code is ResponseCode.TOPIC_NOT_EXIST
+            assert rejected.value.code is ResponseCode.TOPIC_NOT_EXIST
 
     async def test_a_held_poll_is_answered_at_once(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -136,17 +136,17 @@ class TestDeleted:
     @pytest.mark.parametrize("topic", sorted(SYSTEM_TOPICS))
     async def test_system_topics_cannot(self, topic: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            with pytest.raises(RefusedError, match="belongs to the queue itself") as refused:
+            with pytest.raises(RejectedError, match="belongs to the queue itself") as rejected:
                 await broker.topic_administration.delete(topic)
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
             assert broker.topics.get(topic) is not None
 
     async def test_what_is_not_there_cannot_be_deleted(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await deleted(broker)
-            with pytest.raises(RefusedError, match="topic 't' does not exist") as refused:
+            with pytest.raises(RejectedError, match="topic 't' does not exist") as rejected:
                 await broker.topic_administration.delete("t")
-            assert refused.value.code is ResponseCode.TOPIC_NOT_EXIST
+            assert rejected.value.code is ResponseCode.TOPIC_NOT_EXIST
 
 
 class TestMadeAgain:
@@ -229,8 +229,8 @@ class TestArrivals:
             await clock.advance(11)
             assert await bodies(broker, retry_topic("g")) == [b"bad"]
 
-    async def test_a_delayed_message_refused_by_a_full_disk_comes_to_its_queue_when_that_is_back(self) -> None:
-        """The refused delivery was to another queue, and leaves nothing of that in the record."""
+    async def test_a_delayed_message_rejected_by_a_full_disk_comes_to_its_queue_when_that_is_back(self) -> None:
+        """The rejected delivery was to another queue, and leaves nothing of that in the record."""
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, clean_stop=False) as broker:
             await broker.topic_administration.update(TopicConfig("t", 2, 2))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress, version_of
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import LockedQueue
 from mq_broker.core.transactions import Phase
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
@@ -102,7 +102,7 @@ class TestWhatIsSent:
         async with small_broker(SimDisk(), SimClock()) as broker:
             async with aclosing(broker.backup.parts()) as parts:
                 await anext(parts)
-                with pytest.raises(RefusedError, match="another backup is being made; one at a time"):
+                with pytest.raises(RejectedError, match="another backup is being made; one at a time"):
                     await copied(broker)
             assert isinstance((await copied(broker))[-1], BackupEnd), "one that was given up does not block the next"
 

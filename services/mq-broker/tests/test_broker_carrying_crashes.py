@@ -1,4 +1,4 @@
-"""The broker dies, or its disk refuses, while messages are carried over: each is delivered exactly once."""
+"""The broker dies, or its disk rejects, while messages are carried over: each is delivered exactly once."""
 
 from __future__ import annotations
 
@@ -187,8 +187,8 @@ async def test_death_at_any_call_of_a_delivery_delivers_exactly_once(accident: s
             assert await bodies(broker) == WANTED
 
 
-class TestRefusingDisk:
-    def refuse(self, disk: SimDisk) -> None:
+class TestRejectingDisk:
+    def reject(self, disk: SimDisk) -> None:
         """Full: the log takes nothing more, and nothing else either."""
 
         def fail(call: str, path: Path) -> None:
@@ -197,12 +197,12 @@ class TestRefusingDisk:
 
         disk.before = fail
 
-    async def test_when_carrying_fails_nothing_goes_and_writes_are_refused_until_it_works(self) -> None:
+    async def test_when_carrying_fails_nothing_goes_and_writes_are_rejected_until_it_works(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, incoming("t", [b"late"], delay_level=16), half("t", b"order", "tx"))
             await fill(broker, 20, "other")
-            self.refuse(disk)
+            self.reject(disk)
             for _ in range(2):
                 await clean(broker, clock, disk)
                 assert disk.exists(LAYOUT.commit_log / ("0" * 20))
@@ -247,7 +247,7 @@ class TestRefusingDisk:
             await clock.advance(7_200)
             assert await bodies(broker) == [b"%d of %d" % (number, level) for level in LEVELS for number in range(8)]
 
-    async def test_writes_for_the_disk_s_sake_are_taken_when_others_are_refused(self) -> None:
+    async def test_writes_for_the_disk_s_sake_are_taken_when_others_are_rejected(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, incoming("t", [b"late"], delay_level=16), half("t", b"order", "tx"))

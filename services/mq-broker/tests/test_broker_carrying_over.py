@@ -161,7 +161,7 @@ class TestDelayed:
         async with quiet_broker(disk, clock) as broker:
             await produce(broker, delayed(b"it", 1))
             await fill(broker, 8, "other")
-            broker.store.gate.measured(0.95)  # deliveries are refused from now on
+            broker.store.gate.measured(0.95)  # deliveries are rejected from now on
             await clock.advance(5)
             assert await bodies(broker) == []
             await clean(broker, clock, disk, 0.95)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.rewrite import single_record_batch
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
@@ -91,10 +91,10 @@ async def prepare(clock: SimClock, master: Member) -> None:
 def make_full(broker: Broker) -> None:
     """The disk takes nothing more."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise StoreWriteError("no space left on device")
 
-    broker.store.put = refuse  # type: ignore[method-assign, assignment]
+    broker.store.put = reject  # type: ignore[method-assign, assignment]
 
 
 class TestAPair:
@@ -109,14 +109,14 @@ class TestAPair:
             assert case.look(await promoted(clock, network, master, slave)) == answered != before
 
     @cases
-    async def test_what_the_replica_does_not_have_is_refused_and_can_be_repeated(self, case: Case) -> None:
+    async def test_what_the_replica_does_not_have_is_rejected_and_can_be_repeated(self, case: Case) -> None:
         clock = SimClock()
         async with pair(clock, min_in_sync=2) as (network, master, slave):
             await prepare(clock, master)
             network.cut(slave)
-            with pytest.raises(RefusedError, match="may or may not survive; repeat the call") as refused:
+            with pytest.raises(RejectedError, match="may or may not survive; repeat the call") as rejected:
                 await result_of(clock, case.make(master.at_work))
-            assert refused.value.code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert rejected.value.code is ResponseCode.FLUSH_SLAVE_TIMEOUT
             made, end = case.look(master.at_work), master.at_work.store.log_end
             network.heal()
             await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
@@ -124,7 +124,7 @@ class TestAPair:
             if case.repeated is ResponseCode.SUCCESS:
                 await result_of(clock, case.make(master.at_work))
             else:
-                with pytest.raises(RefusedError) as repeated:
+                with pytest.raises(RejectedError) as repeated:
                     await result_of(clock, case.make(master.at_work))
                 assert repeated.value.code is case.repeated
             assert case.look(master.at_work) == made
@@ -139,7 +139,7 @@ class TestAPair:
             before = case.look(master.at_work)
             network.cut(slave)
             await until(clock, lambda: bool(master.at_work.store.too_few_replicas))
-            with pytest.raises(RefusedError, match="1 of 2 replicas are in sync"):
+            with pytest.raises(RejectedError, match="1 of 2 replicas are in sync"):
                 await result_of(clock, case.make(master.at_work))
             assert case.look(master.at_work) == before
 
@@ -200,7 +200,7 @@ class TestAPair:
 
 class TestOneBroker:
     @cases
-    async def test_a_disk_on_which_sends_are_refused_takes_the_change(self, case: Case) -> None:
+    async def test_a_disk_on_which_sends_are_rejected_takes_the_change(self, case: Case) -> None:
         clock = SimClock()
         async with pair(clock) as (_, master, _):
             await prepare(clock, master)
@@ -210,13 +210,13 @@ class TestOneBroker:
             assert case.look(master.at_work) != before
 
     @cases
-    async def test_a_disk_that_takes_nothing_refuses_the_change_and_nothing_of_it_is_done(self, case: Case) -> None:
+    async def test_a_disk_that_takes_nothing_rejects_the_change_and_nothing_of_it_is_done(self, case: Case) -> None:
         clock = SimClock()
         async with pair(clock) as (_, master, _):
             await prepare(clock, master)
             before = case.look(master.at_work)
             make_full(master.at_work)
-            with pytest.raises(RefusedError, match="no space left"):
+            with pytest.raises(RejectedError, match="no space left"):
                 await result_of(clock, case.make(master.at_work))
             assert case.look(master.at_work) == before
 

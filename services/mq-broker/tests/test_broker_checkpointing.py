@@ -1,5 +1,5 @@
 """Checkpoints, flushes and state writes: whole or not at all, whichever task is cancelled and whatever the disk
-refuses."""
+rejects."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ class TestSyncErrors:
 
 
 STATES = ["topics.json", "subscriptionGroup.json", OFFSETS, "delayOffset.json", "transactionOffset.json"]
-REFUSED: dict[str, Callable[[Path], bool]] = {
+REJECTED: dict[str, Callable[[Path], bool]] = {
     **{name: lambda path, name=name: path.name.startswith(name) for name in STATES},  # type: ignore[misc]
     "checkpoint": lambda path: path.name.startswith("checkpoint"),
     "index": lambda path: path.parent == LAYOUT.index,
@@ -313,16 +313,16 @@ REFUSED: dict[str, Callable[[Path], bool]] = {
 }
 
 
-class TestRefusals:
+class TestRejections:
     @pytest.mark.parametrize("call", ["open", "pwrite", "truncate", "replace", "allocate"])
-    @pytest.mark.parametrize("what", REFUSED)
+    @pytest.mark.parametrize("what", REJECTED)
     async def test_a_full_disk_delays_a_checkpoint_and_fences_nothing(self, what: str, call: str) -> None:
         disk, clock = SimDisk(), SimClock()
         broker = Broker(disk, clock, broker_options(), store_options(log_file_bytes=FILE_BYTES))
         await broker.open()
         running = asyncio.create_task(broker.run())
         await fill(broker, 5)
-        disk.before = fail_on({call}, errno.ENOSPC, REFUSED[what])
+        disk.before = fail_on({call}, errno.ENOSPC, REJECTED[what])
         await clock.advance(31)  # three checkpoints, six times the offsets
         assert not running.done()
         assert broker.store.failure is None
@@ -341,9 +341,9 @@ class TestRefusals:
         disk = NoDescriptors()
         async with flushing_broker(disk) as broker:
             await fill(broker)
-            disk.refusing = True
+            disk.rejecting = True
             await broker.store.checkpoint()
-            disk.refusing = False
+            disk.rejecting = False
             assert broker.store.failure is None
             await broker.offsets.set("g", [("t", 0, 4)])
             await broker.store.checkpoint()
@@ -352,10 +352,10 @@ class TestRefusals:
 
 
 class NoDescriptors(SimDisk):
-    refusing = False
+    rejecting = False
 
     def sync_dir(self, path: Path) -> None:
-        if self.refusing:
+        if self.rejecting:
             raise OSError(errno.EMFILE, "Too many open files", str(path))
         super().sync_dir(path)
 

@@ -1,4 +1,4 @@
-"""Commands to active consumers: the target, refusals, and the time for an answer (mechanisms L11, L13)."""
+"""Commands to active consumers: the target, rejections, and the time for an answer (mechanisms L11, L13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import Connection, Consumer, Subscription
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.group_administration import CommandAnswer
@@ -63,8 +63,8 @@ async def group() -> AsyncIterator[Group]:
         yield Group(broker, clock, session)
 
 
-async def refused(command: Coroutine[None, None, object]) -> tuple[ResponseCode, str]:
-    with pytest.raises(RefusedError) as error:
+async def rejected(command: Coroutine[None, None, object]) -> tuple[ResponseCode, str]:
+    with pytest.raises(RejectedError) as error:
         await command
     return error.value.code, str(error.value)
 
@@ -76,11 +76,11 @@ class TestAnswers:
             one.answer(command_id)
             assert await task == "the result"
 
-    async def test_what_the_client_refuses_is_refused(self) -> None:
+    async def test_what_the_client_rejects_is_rejected(self) -> None:
         async with group() as one:
             task, command_id, _ = await one.begun(one.running_info())
             one.answer(command_id, CommandAnswer(ResponseCode.CONSUMER_NOT_ONLINE, "it has left", None))
-            assert await refused(_awaited(task)) == (ResponseCode.CONSUMER_NOT_ONLINE, "it has left")
+            assert await rejected(_awaited(task)) == (ResponseCode.CONSUMER_NOT_ONLINE, "it has left")
 
     async def test_two_commands_get_each_its_own_answer(self) -> None:
         async with group() as one:
@@ -111,7 +111,7 @@ class TestAnswers:
             await one.clock.advance(seconds - 0.001)
             assert not task.done()
             await one.clock.advance(0.001)
-            code, sentence = await refused(_awaited(task))
+            code, sentence = await rejected(_awaited(task))
             assert (code, sentence) == (ResponseCode.CONSUMER_NOT_ONLINE, f"'a' has not answered within {seconds} s")
 
     @pytest.mark.mechanism("L11")
@@ -122,7 +122,7 @@ class TestAnswers:
             await settle()
             assert not task.done()
             one.broker.client_commands.ended(one.session)
-            code, sentence = await refused(_awaited(task))
+            code, sentence = await rejected(_awaited(task))
             assert (code, "session has ended" in sentence) == (ResponseCode.CONSUMER_NOT_ONLINE, True)
 
     @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ class TestAnswers:
             at = await one.stored()
             commands = one.broker.client_commands
             client_id = "b" if group_ == "g" else "a"
-            assert (await refused(commands.running_info(group_, client_id)))[0] is code
-            assert (await refused(commands.consume_directly(group_, client_id, at)))[0] is code
+            assert (await rejected(commands.running_info(group_, client_id)))[0] is code
+            assert (await rejected(commands.consume_directly(group_, client_id, at)))[0] is code
             assert one.session.commands == []
 
 
@@ -149,11 +149,11 @@ class TestConnections:
                 Connection("b", Consumer("g", (Subscription("t", ""),)), START_MS + 7_000),
             ]
 
-    async def test_a_group_without_members_has_none_and_an_unknown_one_is_refused(self) -> None:
+    async def test_a_group_without_members_has_none_and_an_unknown_one_is_rejected(self) -> None:
         async with group() as one:
             one.broker.sessions.ended(one.session, "a")
             assert one.broker.client_commands.connections("g") == []
-            with pytest.raises(RefusedError, match="group 'unknown' does not exist"):
+            with pytest.raises(RejectedError, match="group 'unknown' does not exist"):
                 one.broker.client_commands.connections("unknown")
 
 
@@ -181,28 +181,28 @@ class TestConsumingDirectly:
             (record,) = await read_all(one.broker, topic)
             assert decode_record(await self.consumed(one, record.log_offset)).topic == topic
 
-    async def test_what_still_waits_is_refused(self) -> None:
+    async def test_what_still_waits_is_rejected(self) -> None:
         async with group() as one:
             await one.stored(delay_level=3)
             (record,) = await read_all(one.broker, SCHEDULE_TOPIC, 2)
-            code, sentence = await refused(one.broker.client_commands.consume_directly("g", "a", record.log_offset))
+            code, sentence = await rejected(one.broker.client_commands.consume_directly("g", "a", record.log_offset))
             assert (code, "still waits for its delivery" in sentence) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
     @pytest.mark.parametrize("topic", ["other", dlq_topic("h"), HALF_TOPIC])
-    async def test_what_the_member_does_not_subscribe_to_is_refused(self, topic: str) -> None:
+    async def test_what_the_member_does_not_subscribe_to_is_rejected(self, topic: str) -> None:
         async with group() as one:
             at = await one.stored("other")
             await one.broker.send_back.send_back("h", at, delay_level=-1, max_reconsume_times=0)
             await produce(one.broker, half("t", b"body", "id"))
             (record,) = await read_all(one.broker, topic)
-            code, sentence = await refused(one.broker.client_commands.consume_directly("g", "a", record.log_offset))
+            code, sentence = await rejected(one.broker.client_commands.consume_directly("g", "a", record.log_offset))
             assert (code, repr(topic) in sentence) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
     async def test_a_place_without_a_message_is_not_found(self) -> None:
         async with group() as one:
             at = await one.stored()
             for nowhere in (at + 4, 1 << 40, -1):
-                code, _ = await refused(one.broker.client_commands.consume_directly("g", "a", nowhere))
+                code, _ = await rejected(one.broker.client_commands.consume_directly("g", "a", nowhere))
                 assert code is ResponseCode.QUERY_NOT_FOUND
 
 

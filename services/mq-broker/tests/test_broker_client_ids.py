@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, LOCK_EXPIRY_MS, ClientGroups, LockedQueue
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
@@ -78,9 +78,9 @@ async def test_a_lock_belongs_to_the_process_and_not_to_its_client_id() -> None:
         first = RecordingSession()
         beat(broker, "1#a", first)
         assert await broker.queue_locking.lock("g", ID, [QUEUE], "1#a") == [QUEUE]
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(RejectedError) as rejected:
             await broker.queue_locking.lock("g", ID, [QUEUE], "1#b")
-        assert refused.value.code is ResponseCode.CONSUMER_NOT_ONLINE
+        assert rejected.value.code is ResponseCode.CONSUMER_NOT_ONLINE
         broker.sessions.ended(first, ID)
         beat(broker, "1#b")
         broker.queue_locking.unlock("g", ID, [QUEUE], "1#b")

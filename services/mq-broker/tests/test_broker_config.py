@@ -100,7 +100,7 @@ def test_a_file_the_name_server_option_and_overrides_in_this_order(tmp_path: Pat
         ("nonsense", "not of the form key=value"),
     ],
 )
-def test_bad_configuration_is_refused_with_a_sentence_and_exit_code_2(
+def test_bad_configuration_is_rejected_with_a_sentence_and_exit_code_2(
     argument: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([argument]) == 2
@@ -154,7 +154,7 @@ class TestRocketmqFiles:
             ("mapedFileSizeConsumeQueue", "mappedFileSizeConsumeQueue"),
         ],
     )
-    def test_a_4_x_spelling_is_the_same_key_and_both_together_are_refused(
+    def test_a_4_x_spelling_is_the_same_key_and_both_together_are_rejected(
         self, older: str, newer: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert start(f"{older}=1000000").config == start(f"{newer}=1000000").config

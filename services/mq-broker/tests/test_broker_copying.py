@@ -1,4 +1,4 @@
-"""A slave's store is its master's, byte for byte; whatever cannot stand at the end of its log is refused whole."""
+"""A slave's store is its master's, byte for byte; whatever cannot stand at the end of its log is rejected whole."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def state_of(store: MessageStore) -> tuple[object, ...]:
     return store.log_end, log_bytes(store), queues, names, store.newest_store_ms, store.messages_put
 
 
-async def require_refused(disk: SimDisk, data: bytes, match: str = "log offset") -> None:
+async def require_rejected(disk: SimDisk, data: bytes, match: str = "log offset") -> None:
     async with running_store(fork_of(disk), clean_stop=False) as slave:
-        slave.on_copied = lambda record: pytest.fail("told of a record that was refused")
+        slave.on_copied = lambda record: pytest.fail("told of a record that was rejected")
         before, files = state_of(slave), slave.disk.fingerprint()  # type: ignore[attr-defined]
         with pytest.raises(CopyError, match=match):
             slave.append_copy(slave.log_end, data)
@@ -129,23 +129,23 @@ async def test_no_flipped_bit_is_taken() -> None:
         slave.append_copy(slave.log_end, data)
 
 
-async def test_what_is_not_whole_is_refused() -> None:
+async def test_what_is_not_whole_is_rejected() -> None:
     disk = SimDisk()
     data = await pair(SimDisk(), disk)
     size = decode_record(data).size
     for cut in (1, 7, 8, 50, size - 1, size + 3, len(data) - 1):
-        await require_refused(disk, data[:cut])
-    await require_refused(disk, data + b"\0" * 8, "magic")
-    await require_refused(disk, data[size:], "stands at")
-    await require_refused(disk, data[:size] * 2, "stands at")
+        await require_rejected(disk, data[:cut])
+    await require_rejected(disk, data + b"\0" * 8, "magic")
+    await require_rejected(disk, data[size:], "stands at")
+    await require_rejected(disk, data[:size] * 2, "stands at")
 
 
-async def test_a_blank_that_does_not_end_its_file_is_refused() -> None:
+async def test_a_blank_that_does_not_end_its_file_is_rejected() -> None:
     disk = SimDisk()
     data = await pair(SimDisk(), disk)
-    await require_refused(disk, encode_blank(8), "a blank of 8 bytes")
-    await require_refused(disk, data + encode_blank(0), "a blank of 0 bytes")
-    await require_refused(disk, encode_blank(-8), "a blank of -8 bytes")
+    await require_rejected(disk, encode_blank(8), "a blank of 8 bytes")
+    await require_rejected(disk, data + encode_blank(0), "a blank of 0 bytes")
+    await require_rejected(disk, encode_blank(-8), "a blank of -8 bytes")
 
 
 def patched(data: bytes, change: Callable[[bytearray, int], None]) -> bytes:
@@ -188,14 +188,14 @@ def set_topic(topic: bytes) -> Callable[[bytearray, int], None]:
         (set_topic(b"orde\xffs"), "UTF-8"),
     ],
 )
-async def test_a_whole_record_that_does_not_belong_there_is_refused(
+async def test_a_whole_record_that_does_not_belong_there_is_rejected(
     change: Callable[[bytearray, int], None], match: str
 ) -> None:
     disk = SimDisk()
-    await require_refused(disk, patched(await pair(SimDisk(), disk), change), match)
+    await require_rejected(disk, patched(await pair(SimDisk(), disk), change), match)
 
 
-async def test_bytes_for_another_place_than_the_end_are_refused() -> None:
+async def test_bytes_for_another_place_than_the_end_are_rejected() -> None:
     disk = SimDisk()
     data = await pair(SimDisk(), disk)
     async with running_store(disk) as slave:
@@ -204,11 +204,11 @@ async def test_bytes_for_another_place_than_the_end_are_refused() -> None:
                 slave.append_copy(offset, data)
 
 
-async def test_a_record_that_crosses_the_end_of_its_file_is_refused() -> None:
+async def test_a_record_that_crosses_the_end_of_its_file_is_rejected() -> None:
     async with running_store(SimDisk(), options=store_options(log_file_bytes=1 << 20)) as master:
         master.put([plain("t", bytes(40_000)), plain("t", bytes(40_000))], START_MS)
         data = (await master.log_feed.read(0, 1 << 20)).data
-    await require_refused(SimDisk(), data, "its file has")
+    await require_rejected(SimDisk(), data, "its file has")
 
 
 async def test_the_first_record_of_a_queue_decides_where_the_queue_begins() -> None:
@@ -251,7 +251,7 @@ async def test_a_slave_is_not_written() -> None:
         assert slave.log_end == 0
 
 
-class TestARefusingDisk:
+class TestARejectingDisk:
     async def test_a_full_disk_takes_it_when_there_is_room_again(self) -> None:
         disk = SimDisk()
         data = await pair(SimDisk(), disk)
@@ -360,14 +360,14 @@ class TestDamage:
                 slave_disk.kill()
 
     @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 28, 40])
-    async def test_a_piece_that_was_changed_on_its_way_is_refused(self, at: int) -> None:
+    async def test_a_piece_that_was_changed_on_its_way_is_rejected(self, at: int) -> None:
         disk = SimDisk()
         await pair(SimDisk(), disk)
         async with running_store(fork_of(disk), clean_stop=False) as slave:
             end = slave.log_end
         piece = bytearray(encode_damage(b"x" * 100, Damage(end, 100, "damaged")))
         piece[at] ^= 0x80
-        await require_refused(disk, bytes(piece))
+        await require_rejected(disk, bytes(piece))
         piece[at] ^= 0x80
-        await require_refused(disk, bytes(piece[:-1]))
-        await require_refused(disk, bytes(piece[:20]))
+        await require_rejected(disk, bytes(piece[:-1]))
+        await require_rejected(disk, bytes(piece[:20]))

@@ -32,7 +32,7 @@ class TestDelayLevels:
         assert DelayLevels.parse("1s 2s").effective(99) == 2
 
     @pytest.mark.parametrize("text", ["", "1", "1s 5x", "0s", "-1s", "41d", "1.5s"])
-    def test_bad_syntax_is_refused(self, text: str) -> None:
+    def test_bad_syntax_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match="messageDelayLevel"):
             DelayLevels.parse(text)
 
@@ -75,7 +75,7 @@ class TestTagFilter:
         assert not tags.passes(java_string_hash("closed"))
 
     @pytest.mark.parametrize("expression", ["a ||", "|| a", "a || * "])
-    def test_what_makes_no_sense_is_refused(self, expression: str) -> None:
+    def test_what_makes_no_sense_is_rejected(self, expression: str) -> None:
         with pytest.raises(ValueError, match="tag expression"):
             parse_tag_expression(expression)
 
@@ -105,7 +105,7 @@ class TestTopics:
             TopicConfig(SCHEDULE_TOPIC, 4, 4),
         ],
     )
-    def test_a_bad_update_is_refused_and_changes_nothing(self, config: TopicConfig) -> None:
+    def test_a_bad_update_is_rejected_and_changes_nothing(self, config: TopicConfig) -> None:
         table = self.table()
         before = table.data_version
         with pytest.raises(ValueError):
@@ -213,20 +213,20 @@ class TestBatches:
             (RECORD + RECORD, "says 1 records and holds 2"),
         ],
     )
-    def test_a_malformed_batch_is_refused_with_the_reason(self, records: bytes, sentence: str) -> None:
+    def test_a_malformed_batch_is_rejected_with_the_reason(self, records: bytes, sentence: str) -> None:
         with pytest.raises(BatchError, match=sentence):
             self.check(records)
 
-    def test_another_topic_is_refused(self) -> None:
+    def test_another_topic_is_rejected(self) -> None:
         with pytest.raises(BatchError, match="does not name"):
             check_batch("other", 1, 1, RECORD, BODY_BYTES_MAX)
 
-    def test_a_body_over_the_limit_is_refused(self) -> None:
+    def test_a_body_over_the_limit_is_rejected(self) -> None:
         with pytest.raises(BatchError, match="at most 3 are allowed"):
             check_batch("orders", 1, 1, RECORD, 3)
 
     @pytest.mark.parametrize("name", ["REAL_TOPIC", "REAL_QID", "__SCHEDULE_POSITION", "__TRANSACTION_STATE"])
-    def test_properties_of_the_broker_are_refused(self, name: str) -> None:
+    def test_properties_of_the_broker_are_rejected(self, name: str) -> None:
         properties = encode_properties({"TAGS": "created", name: "1"})
         record = encode_record(
             topic=b"orders", body=b"b", properties=properties, queue_id=1, born_timestamp_ms=1, born_ip=BORN_IP
@@ -255,13 +255,13 @@ class TestBatches:
         untagged = check_batch("orders", 1, 1, producer_record("orders", b"b", queue_id=1, key="TAGS"), BODY_BYTES_MAX)
         assert untagged.tags_codes == [0]
 
-    def test_mixed_delay_levels_are_refused(self) -> None:
+    def test_mixed_delay_levels_are_rejected(self) -> None:
         delayed = producer_record("orders", b"b", queue_id=1, delay_level=3)
         assert check_batch("orders", 1, 1, delayed, BODY_BYTES_MAX).delay_level == 3
         with pytest.raises(BatchError, match="mixes the delay levels"):
             self.check(RECORD + delayed, 2)
 
-    def test_every_flipped_byte_is_refused_or_harmless_but_never_another_error(self) -> None:
+    def test_every_flipped_byte_is_rejected_or_harmless_but_never_another_error(self) -> None:
         for at in range(len(RECORD)):
             try:
                 self.check(flipped(RECORD, at))

@@ -8,7 +8,7 @@ import pytest
 
 from mq_broker.config import BrokerConfig, parse_config
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import COUNTED_CLIENTS_MAX, CountLimits, Creations, RefusedError, TooManyError
+from mq_broker.core.limits import COUNTED_CLIENTS_MAX, CountLimits, Creations, RejectedError, TooManyError
 from mq_broker.core.pulling import PullQuery
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
@@ -43,7 +43,7 @@ def named(broker: Broker) -> set[str]:
     ],
     ids=["no record", "empty", "no such queue", "larger than a file of the log"],
 )
-async def test_a_batch_that_is_refused_makes_no_topic(batch: IncomingBatch) -> None:
+async def test_a_batch_that_is_rejected_makes_no_topic(batch: IncomingBatch) -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         before = named(broker)
         (outcome,) = await produce(broker, batch)
@@ -60,7 +60,7 @@ async def test_beyond_the_total_no_topic_is_made_and_those_that_exist_work() -> 
             ResponseCode.TOPIC_NOT_EXIST
         ] * 2
         assert "topicCountMax=12" in outcomes[-1].remark
-        with pytest.raises(RefusedError, match="topicCountMax=12"):
+        with pytest.raises(RejectedError, match="topicCountMax=12"):
             await broker.topic_administration.update(TopicConfig("operators", 1, 1))
         await broker.topic_administration.update(TopicConfig("t0", 8, 8))
         await broker.topic_administration.delete("t1")
@@ -96,7 +96,7 @@ async def test_beyond_the_total_no_group_is_made_by_heartbeat_pull_send_back_or_
         )
         sent_back, remark, _ = await broker.send_back.send_back("g5", 0, delay_level=0, max_reconsume_times=0)
         assert sent_back is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+        with pytest.raises(RejectedError, match="subscriptionGroupCountMax=3"):
             await broker.group_administration.update(SubscriptionGroup("g5"))
         await broker.group_administration.update(SubscriptionGroup("g1", retry_max_times=2))
 
@@ -130,11 +130,11 @@ async def test_offsets_of_groups_that_are_not_there_count_as_groups() -> None:
         for group in ("g1", "g2", "g3"):
             broker.offsets.commit(group, [("t", 0, Progress(1))])
         for report in ([("t", 0, Progress(1))], [("t", 1, Progress(0))]):
-            with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+            with pytest.raises(RejectedError, match="subscriptionGroupCountMax=3"):
                 broker.offsets.commit("g4", report)
-        with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+        with pytest.raises(RejectedError, match="subscriptionGroupCountMax=3"):
             await broker.offsets.set("g4", [("t", 0, 1)])
-        with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+        with pytest.raises(RejectedError, match="subscriptionGroupCountMax=3"):
             await broker.offsets.begin("g4", "t", 0, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
         assert broker.consumer_offsets.topics_of("g4") == []
         broker.offsets.commit("g1", [("t", 0, Progress(2)), ("t", 1, Progress(0))])
@@ -149,7 +149,7 @@ async def test_beyond_the_limit_of_offsets_those_that_exist_move_on(monkeypatch:
         await produce(broker, incoming("t", [b"x"] * 5))
         broker.offsets.commit("g", [("t", 0, Progress(1)), ("t", 1, Progress(0))])
     async with running_broker(disk, clock) as broker:
-        with pytest.raises(RefusedError, match="keeps 2 offsets of groups and takes no new ones; allowed are 2"):
+        with pytest.raises(RejectedError, match="keeps 2 offsets of groups and takes no new ones; allowed are 2"):
             broker.offsets.commit("g", [("t", 0, Progress(3)), ("t", 2, Progress(0))])
         assert broker.consumer_offsets.query("g", "t", 0) == 3
         broker.consumer_offsets.forget_topic("t")

@@ -310,7 +310,7 @@ def test_the_timer_is_made_anew() -> None:
     assert not disk.exists(LAYOUT.timer_manifest)
 
 
-def test_a_cut_in_the_middle_of_a_record_is_refused_and_changes_nothing() -> None:
+def test_a_cut_in_the_middle_of_a_record_is_rejected_and_changes_nothing() -> None:
     disk, cut, _ = case(True, None)
     for end in (cut.end - 1, cut.end + 1):
         one = disk.fork()
@@ -320,7 +320,7 @@ def test_a_cut_in_the_middle_of_a_record_is_refused_and_changes_nothing() -> Non
         assert one.fingerprint() == before
 
 
-def test_a_beginning_that_is_no_file_of_ours_is_refused_and_changes_nothing() -> None:
+def test_a_beginning_that_is_no_file_of_ours_is_rejected_and_changes_nothing() -> None:
     disk, _, _ = case(True, None)
     before = disk.fingerprint()
     with pytest.raises(ValueError, match="mappedFileSizeCommitLog"), opened(disk, Cut(0, LOG_FILE_BYTES + 1)):

@@ -291,7 +291,7 @@ async def test_damage_upon_damage_costs_only_what_was_hit(seed: int, caplog: Any
         caplog.clear()
 
 
-async def test_a_copy_that_the_disk_refuses_is_told_and_the_reader_goes_on(caplog: Any) -> None:
+async def test_a_copy_that_the_disk_rejects_is_told_and_the_reader_goes_on(caplog: Any) -> None:
     disk, messages = await started("by a cold read")
 
     def full(call: str, path: Path) -> None:

@@ -178,7 +178,7 @@ class TestWatermark:
         assert numbers_left == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
         assert aside == [f"{places[5]:020d}-{size_of(places, 5)}"]
 
-    async def test_a_watermark_that_the_disk_refuses_costs_no_message(self) -> None:
+    async def test_a_watermark_that_the_disk_rejects_costs_no_message(self) -> None:
         disk = SimDisk()
 
         def fail(call: str, path: object) -> None:

@@ -219,16 +219,16 @@ async def test_a_consume_queue_rebuilt_under_another_table_says_the_same_due_tim
 
 
 @pytest.mark.mechanism("D3")
-async def test_a_disk_that_refuses_the_delivery_is_asked_again_after_10_s() -> None:
+async def test_a_disk_that_rejects_the_delivery_is_asked_again_after_10_s() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, options=broker_options(DEFAULT_DELAY_LEVELS)) as broker:
         await produce(broker, incoming("t", [b"x"], delay_level=1))
 
-        def refuse(call: str, path: Path) -> None:
+        def reject(call: str, path: Path) -> None:
             if call == "pwrite":
                 raise OSError(errno.ENOSPC, "no space left")
 
-        disk.before = refuse
+        disk.before = reject
         await clock.advance(1.5)
         disk.before = lambda call, path: None
         assert await bodies(broker) == []

@@ -111,7 +111,7 @@ async def test_a_due_time_that_has_passed_before_the_commit_is_at_once() -> None
         {DELAY: "1", TIMER_DELAY_MS: "1"},
     ],
 )
-async def test_a_delay_that_makes_no_sense_is_refused_before_the_local_transaction(
+async def test_a_delay_that_makes_no_sense_is_rejected_before_the_local_transaction(
     properties: Mapping[str, str],
 ) -> None:
     async with running_broker(SimDisk(), SimClock(START_MS)) as broker:

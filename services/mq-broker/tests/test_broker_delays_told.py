@@ -113,12 +113,12 @@ class TestMetrics:
                 assert waiting == {TIMER: 1, 1: 3, 2: 0}
                 await clock.advance(0.7)
 
-                def refuse(call: str, path: Path) -> None:
+                def reject(call: str, path: Path) -> None:
                     if call == "pwrite":
                         raise OSError(errno.ENOSPC, "no space left")
 
-                disk.before = refuse
-                await clock.advance(1)  # refused at 1 s, and asked again 10 s later
+                disk.before = reject
+                await clock.advance(1)  # rejected at 1 s, and asked again 10 s later
                 disk.before = lambda call, path: None
                 await clock.advance(20)
                 points = self.points(reader, LATENESS)
@@ -200,7 +200,7 @@ class TestCalls:
             assert sentence in answer.remark
             assert broker.delay.waiting(TIMER) == 1
 
-    async def test_a_full_disk_refuses_a_recall(self) -> None:
+    async def test_a_full_disk_rejects_a_recall(self) -> None:
         async with served(SimClock(START_MS)) as (broker, client, _):
             await produce(broker, in_ten_seconds("timer"))
             broker.store.gate.measured(0.95)

@@ -24,7 +24,7 @@ def test_the_shares_of_all_never_exceed_the_limit(limit: int) -> None:
     assert budget.open_files <= OPEN_FILES_MAX
 
 
-def test_a_limit_too_small_for_a_broker_is_refused_with_what_to_do() -> None:
+def test_a_limit_too_small_for_a_broker_is_rejected_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"may open 255 files .*ulimit -n"):
         DescriptorBudget.of(255)
 
@@ -41,18 +41,18 @@ async def test_queues_without_a_descriptor_are_on_disk_after_a_checkpoint_that_c
     assert [broker.store.queue_end("t", queue_id) for queue_id in range(4)] == [1, 1, 1, 1]
 
 
-async def test_a_queue_whose_file_cannot_be_opened_refuses_the_batch_and_leaves_nothing_of_it() -> None:
+async def test_a_queue_whose_file_cannot_be_opened_rejects_the_batch_and_leaves_nothing_of_it() -> None:
     disk, options = SimDisk(), replace(store_options(), open_files_max=1)
     async with running_broker(disk, SimClock(), store=options) as broker:
         for queue_id in range(3):
             await produce(broker, incoming("t", [b"x"], queue_id=queue_id))
         before = broker.store.log_end
 
-        def refuse(call: str, path: Path) -> None:
+        def reject(call: str, path: Path) -> None:
             if call == "open" and path.parent == options.layout.consume_queue("t", 0):
                 raise OSError(errno.EMFILE, "too many open files")
 
-        disk.before = refuse
+        disk.before = reject
         outcomes = await produce(broker, *(incoming("t", [b"y"], queue_id=queue_id) for queue_id in (1, 0)))
         disk.before = lambda call, path: None
         assert {outcome.code for outcome in outcomes} == {ResponseCode.SYSTEM_ERROR}

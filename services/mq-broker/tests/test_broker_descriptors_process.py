@@ -77,12 +77,12 @@ async def test_silent_connections_take_no_file_from_the_store(tmp_path: Path) ->
         place = parse_address(address)
         with ExitStack() as silent:
             sockets = [silent.enter_context(closing(socket.create_connection(place))) for _ in range(2 * LIMIT)]
-            refused = 0
+            rejected = 0
             for one in sockets:
                 one.settimeout(0)
-            while refused < LIMIT:  # the others wait for what they say
+            while rejected < LIMIT:  # the others wait for what they say
                 await asyncio.sleep(0)
-                refused = sum(is_closed(one) for one in sockets)
+                rejected = sum(is_closed(one) for one in sockets)
             for topic in range(1, 30):
                 await send(stub, range(topic, topic + 1), bytes(10_000))
         async with grpc.aio.insecure_channel(address) as another:

@@ -202,7 +202,7 @@ class TestAWholeStore:
             for step in range(24):
                 await produce(broker, keyed(4, first=4 * step))
                 await clock.advance(1)
-            disk.before = refuse_new_index_files
+            disk.before = reject_new_index_files
             await produce(broker, keyed(40, first=96))  # the file has room for some of its keys
             await clock.advance(1)
             disk.before = lambda _call, _path: None
@@ -790,7 +790,7 @@ def everything_below(root: Path) -> dict[Path, tuple[int, bytes]]:
     return files
 
 
-def refuse_new_index_files(call: str, path: Path) -> None:
+def reject_new_index_files(call: str, path: Path) -> None:
     """A disk that has no room for another index file."""
     if call == "truncate" and path.parent == LAYOUT.index:
         raise OSError(errno.ENOSPC, "simulated")

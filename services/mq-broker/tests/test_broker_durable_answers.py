@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.recalling import NewTime
@@ -120,10 +120,10 @@ async def test_a_recall_that_the_replica_does_not_have_claims_nothing(new_time: 
         assert outcome.code is ResponseCode.SUCCESS
         await clock.advance(1)
         network.cut(master)
-        with pytest.raises(RefusedError, match="in-sync replicas") as refused:
+        with pytest.raises(RejectedError, match="in-sync replicas") as rejected:
             await result_of(clock, master.at_work.recalling.recall("t", "k", new_time))
-        assert refused.value.code is ResponseCode.SYSTEM_BUSY
-        with pytest.raises(RefusedError):  # and asking again does not make it so
+        assert rejected.value.code is ResponseCode.SYSTEM_BUSY
+        with pytest.raises(RejectedError):  # and asking again does not make it so
             await result_of(clock, master.at_work.recalling.recall("t", "k", new_time))
         await promoted(clock, network, master, slave)
         await until(clock, lambda: slave.at_work.store.queue_end("t", 0) == 1)
@@ -134,7 +134,7 @@ async def test_a_recall_is_told_when_the_replica_has_come_back() -> None:
     async with pair(clock, min_in_sync=2) as (network, master, slave):
         await result_of(clock, produce(master.at_work, keyed("t", key="k", unique_id="m", delay_level=5)))
         network.cut(slave)
-        with pytest.raises(RefusedError):
+        with pytest.raises(RejectedError):
             await result_of(clock, master.at_work.recalling.recall("t", "k"))
         network.heal()
         await until(clock, lambda: slave.at_work.replication.is_connected)
@@ -164,7 +164,7 @@ async def test_a_delayed_message_is_delivered_as_soon_as_enough_replicas_are_in_
         network.cut(slave)
         in_sync = master.at_work.replication.status
         await until(clock, lambda: in_sync().in_sync_replicas == 1)
-        await until(clock, lambda: clock.monotonic() - begun > 31)  # both were due, and refused
+        await until(clock, lambda: clock.monotonic() - begun > 31)  # both were due, and rejected
         network.heal()
         await until(clock, lambda: in_sync().in_sync_replicas == 2)
         await clock.advance(0.1)
@@ -182,7 +182,7 @@ async def test_after_a_change_of_masters_what_is_due_waits_for_the_replica_and_n
         await until(clock, lambda: slave.at_work.store.log_end == log_end)
         await result_of(clock, slave.at_work.replication.promote(2, log_end, role, old.epoch))
         await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
-        await until(clock, lambda: clock.monotonic() - begun > 6)  # both were due, and refused: no slave follows yet
+        await until(clock, lambda: clock.monotonic() - begun > 6)  # both were due, and rejected: no slave follows yet
         assert [slave.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [0, 0]
         epoch = slave.at_work.replication.epoch
         await result_of(clock, master.at_work.replication.become_slave(1, slave.name, epoch))

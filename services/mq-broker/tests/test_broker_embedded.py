@@ -98,14 +98,14 @@ async def test_two_brokers_of_different_names_do_not_see_each_other() -> None:
         assert (one.broker.store.messages_stored, two.broker.store.messages_stored) == (1, 0)
 
 
-async def test_an_unknown_name_and_a_second_broker_of_one_name_are_refused(broker: EmbeddedBroker) -> None:
+async def test_an_unknown_name_and_a_second_broker_of_one_name_are_rejected(broker: EmbeddedBroker) -> None:
     with pytest.raises(IllegalArgumentError, match="no embedded broker 'unknown' runs"):
         await Producer("writers", "memory://unknown").start()
     with pytest.raises(ValueError, match="runs already"):
         await EmbeddedBroker(broker.name).start()
 
 
-async def test_an_unknown_transport_is_refused_with_those_that_there_are() -> None:
+async def test_an_unknown_transport_is_rejected_with_those_that_there_are() -> None:
     with pytest.raises(UnknownTransportError, match=r"kafka://.*memory, mq"):
         await Producer("writers", "kafka://somewhere:9092").start()
 
@@ -117,7 +117,7 @@ async def test_it_is_a_master_by_itself_and_never_steps_down() -> None:
         assert (status.in_sync_replicas, list(status.replicas)) == (1, [])
         wrong = admin_pb.StepDownRequest()
         wrong.epoch.term = status.epoch.term + 1
-        refused = await embedded.call(f"{ADMIN}/StepDown", wrong, CallContext())
-        assert refused.code == common_pb2.SYSTEM_ERROR
-        assert f"this broker is in epoch {status.epoch.term}.{status.epoch.start}" in refused.remark
+        rejected = await embedded.call(f"{ADMIN}/StepDown", wrong, CallContext())
+        assert rejected.code == common_pb2.SYSTEM_ERROR
+        assert f"this broker is in epoch {status.epoch.term}.{status.epoch.start}" in rejected.remark
         assert (await embedded.call(f"{ADMIN}/GetBrokerStatus", admin_pb.GetBrokerStatusRequest(), None)).broker_id == 0

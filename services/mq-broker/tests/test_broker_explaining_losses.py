@@ -227,7 +227,7 @@ class TestBounds:
             assert [event.message_id for event in await explain(broker)] == ["m6", "m7", "m8", "m9"]
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("request_", "sentence"),
         [
@@ -236,7 +236,7 @@ class TestRefused:
             (pb.ExplainMessageRequest(key="k", max_messages=2_001), "2001 messages; allowed are 1 to 2000"),
         ],
     )
-    async def test_a_senseless_question_is_refused_with_a_sentence(
+    async def test_a_senseless_question_is_rejected_with_a_sentence(
         self, request_: pb.ExplainMessageRequest, sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
@@ -53,9 +53,9 @@ async def test_a_queue_that_holds_messages_stays_readable_and_the_answer_says_wh
     async with running_broker(SimDisk(), SimClock()) as broker:
         await broker.topic_administration.update(EIGHT)
         await produce(broker, incoming("t", [b"0", b"1"], queue_id=5), incoming("t", [b"2"], queue_id=2))
-        with pytest.raises(RefusedError, match="queues 5 hold 2 messages; keep 6 read queues") as refused:
+        with pytest.raises(RejectedError, match="queues 5 hold 2 messages; keep 6 read queues") as rejected:
             await broker.topic_administration.update(FOUR)
-        assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+        assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
         assert broker.topics.get("t") == EIGHT
         await broker.topic_administration.update(TopicConfig("t", 6, 4))
         assert await bodies(broker, 5) == [b"0", b"1"]

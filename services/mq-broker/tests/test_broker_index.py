@@ -171,7 +171,7 @@ class TestIndexFile:
         assert IndexSize().file_bytes == 40 + 5_000_000 * 4 + 20_000_000 * 20
         assert round(IndexSize().file_bytes / 1024) == 410_156  # 410,157 KB, rounded up
 
-    def test_a_write_that_the_disk_refuses_adds_nothing(self) -> None:
+    def test_a_write_that_the_disk_rejects_adds_nothing(self) -> None:
         disk = SimDisk()
         file = self.file(disk)
         file.add([(5, 100, START_MS)])
@@ -210,7 +210,7 @@ class TestIndexFile:
         for one in (file, self.file(disk, create=False)):
             assert self.all_of(one, 7) == list(range(138, 99, -1))
 
-    def test_a_save_that_the_disk_refuses_is_made_up_for_by_the_next(self) -> None:
+    def test_a_save_that_the_disk_rejects_is_made_up_for_by_the_next(self) -> None:
         disk = SimDisk()
         file = self.file(disk)
         file.add([(7, 100, START_MS)])
@@ -346,7 +346,7 @@ async def test_without_an_index_nothing_is_kept_and_a_later_index_knows_everythi
 
 
 @pytest.mark.parametrize("call", ["pwrite", "open", "truncate", "allocate", "make_dirs"])
-async def test_a_disk_that_refuses_the_index_delays_it_by_10_s_and_loses_nothing(call: str) -> None:
+async def test_a_disk_that_rejects_the_index_delays_it_by_10_s_and_loses_nothing(call: str) -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, store=options()) as broker:
         disk.before = fail_on(call, below=options().layout.index)

@@ -116,7 +116,7 @@ async def test_a_whole_block_in_the_wrong_place_is_noticed(run: int, block: int,
         KeyRun(disk, FOLDER, 7, 2).read(0)
 
 
-async def test_a_file_of_another_length_is_refused() -> None:
+async def test_a_file_of_another_length_is_rejected() -> None:
     disk = folder()
     (await written(disk, keys(BLOCK_KEYS + 20))).close()
     with pytest.raises(DamagedRunError, match="0000000007: 8192 bytes long, not 4096"):
@@ -154,7 +154,7 @@ async def test_a_finished_run_survives_a_power_cut() -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite"])
-async def test_a_run_that_the_disk_refuses_is_not_left_behind(call: str) -> None:
+async def test_a_run_that_the_disk_rejects_is_not_left_behind(call: str) -> None:
     disk = folder()
     fail(disk, call, OSError(errno.ENOSPC, "full"), after=int(call == "pwrite"))
     writer = RunWriter(disk, FOLDER, 1)

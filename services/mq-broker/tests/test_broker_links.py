@@ -1,4 +1,6 @@
-"""What comes over a link of replication and cannot be: refused by the master, refused by the slave, nothing changed."""
+"""What comes over a link of replication and cannot be: rejected by the master, rejected by the slave, nothing
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from mq_broker.replication.frames import (
     Probe,
     ProbeAnswer,
     ProgressEntries,
-    Refusal,
+    Rejection,
     ReplicaFrame,
     ReplicaHello,
     Report,
@@ -88,13 +90,13 @@ def frame(event: Any, epoch: Epoch = FIRST) -> ReplicaFrame:
         ([frame(HELLO), frame(Follow(0)), frame(ProgressEntries(b"garbage"))], "progress of groups"),
     ],
 )
-async def test_a_master_refuses_what_cannot_be(frames: list[ReplicaFrame], remark: str) -> None:
+async def test_a_master_rejects_what_cannot_be(frames: list[ReplicaFrame], remark: str) -> None:
     """Bug zoo 19 and 20: forged or over-long acknowledgements."""
     clock = SimClock()
     async with master_at_work(clock) as (master, link):
         confirmed = master.at_work.store.readable_end
         said = await answers(clock, link, *frames)
-        assert isinstance(said[-1], Refusal), said
+        assert isinstance(said[-1], Rejection), said
         assert remark in said[-1].remark
         assert master.at_work.store.readable_end == confirmed
         assert master.at_work.replication.status().in_sync_replicas == 1
@@ -105,7 +107,7 @@ async def test_a_master_that_hears_of_a_newer_epoch_accepts_nothing_more() -> No
     clock = SimClock()
     async with master_at_work(clock) as (master, link):
         said = await answers(clock, link, frame(HELLO, Epoch(7, 0)))
-        assert isinstance(said[-1], Refusal)
+        assert isinstance(said[-1], Rejection)
         assert "it has seen epoch 7.0" in said[-1].remark
         assert master.at_work.store.follows
         assert master.at_work.replication.role is BrokerRole.SLAVE  # it has been opened anew
@@ -262,7 +264,7 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
         (ProbeAnswer(0, True), None, "a ProbeAnswer, which has no place here"),
         (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(2, 9), "the master is in epoch 2.9, and epoch 3.0 has begun"),
         (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(3, 1), "a frame of epoch 3.1 in epoch 3.0"),
-        (Refusal("go away"), None, "the master refuses: go away"),
+        (Rejection("go away"), None, "the master rejects: go away"),
     ],
 )
 async def test_a_slave_ends_the_link_when_something_cannot_be(event: Any, epoch: Epoch | None, reason: str) -> None:

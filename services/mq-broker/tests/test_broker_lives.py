@@ -126,7 +126,7 @@ async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_
                 new_admin: Any = admin_service_pb2_grpc.AdminServiceStub(new)
                 down = await old_admin.StepDown(pb.StepDownRequest(epoch=before.epoch))
                 assert (down.code, down.role) == (common_pb2.SUCCESS, pb.SYNC_MASTER)
-                assert await send(one, b"refused") == common_pb2.NOT_LEADER_FOR_QUEUE
+                assert await send(one, b"rejected") == common_pb2.NOT_LEADER_FOR_QUEUE
                 await until(two, lambda status: status.durable_end == down.log_end)
                 promote = pb.PromoteRequest(term=before.epoch.term + 1, log_end=down.log_end, role=down.role)
                 assert (await new_admin.Promote(promote)).code == common_pb2.SUCCESS
@@ -152,7 +152,7 @@ async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_
     )
 
 
-async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> None:
+async def test_what_makes_no_sense_is_rejected_with_a_code(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as one, one.channel() as channel:
         admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
         status = await one.status()

@@ -87,7 +87,7 @@ class TestReading:
             assert (len(data), behind) == (SEGMENT_HEAD.size, LOG_FILE_BYTES)
 
     @pytest.mark.parametrize("cold", [False, True])
-    async def test_offsets_that_are_not_in_the_log_are_refused(self, cold: bool) -> None:
+    async def test_offsets_that_are_not_in_the_log_are_rejected(self, cold: bool) -> None:
         disk = SimDisk()
         async with running_store(disk) as store:
             store.put([plain(b"a", b"b")], START_MS)
@@ -97,7 +97,7 @@ class TestReading:
             with pytest.raises(ValueError, match="no record begins at log offset 1"):
                 await store.log_feed.read(1, 1_000)
 
-    async def test_a_file_that_goes_while_it_is_read_is_refused_and_gives_no_garbage(self) -> None:
+    async def test_a_file_that_goes_while_it_is_read_is_rejected_and_gives_no_garbage(self) -> None:
         disk = ThreadedDisk()
         async with running_store(disk) as store:
             while len(store.log.files.starts) < 4:
@@ -210,7 +210,7 @@ class TestWindows:
             assert await store.log_feed.crc32(end, second) is None
             assert await store.log_feed.crc32(first, end) == zlib.crc32(log_bytes(store))
 
-    async def test_too_much_at_a_time_is_refused(self) -> None:
+    async def test_too_much_at_a_time_is_rejected(self) -> None:
         options = store_options(log_file_bytes=8 << 20)
         async with running_store(SimDisk(), options=options) as store:
             while store.log_end <= CRC_BYTES_MAX:

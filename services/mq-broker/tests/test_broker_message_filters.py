@@ -1,4 +1,4 @@
-"""Pulls that choose by properties (mechanism F2): what they bring, how far they look, and what is refused (F3 too)."""
+"""Pulls that choose by properties (mechanism F2): what they bring, how far they look, and what is rejected (F3 too)."""
 
 from __future__ import annotations
 
@@ -160,11 +160,11 @@ async def test_a_held_poll_is_woken_by_each_new_message_and_looks_at_that_one_on
         assert (found.status, offsets(found), found.next_begin_offset) == (PullStatus.FOUND, [4], 5)
 
 
-async def test_a_condition_that_cannot_be_parsed_is_refused_with_the_place() -> None:
+async def test_a_condition_that_cannot_be_parsed_is_rejected_with_the_place() -> None:
     async with broker_with(order(1)) as broker:
-        refused = await pull(broker, query("amount > 5 AND region >"), cold=False)
-        assert refused.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        assert refused.remark == (
+        rejected = await pull(broker, query("amount > 5 AND region >"), cold=False)
+        assert rejected.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert rejected.remark == (
             "the SQL92 expression is wrong at character 24: expected a value after '>', found the end"
         )
         joining = client("a", "readers", topics={TOPIC: "*"})
@@ -178,12 +178,12 @@ async def test_a_condition_that_cannot_be_parsed_is_refused_with_the_place() -> 
 
 
 @pytest.mark.mechanism("F2")
-async def test_sql92_is_refused_where_it_is_not_enabled_and_tags_are_not() -> None:
+async def test_sql92_is_rejected_where_it_is_not_enabled_and_tags_are_not() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await store(broker, order(1))
-        refused = await pull(broker, query("amount = 1"), cold=False)
-        assert refused.code is ResponseCode.SYSTEM_ERROR
-        assert "set enablePropertyFilter=true in its configuration and restart it" in refused.remark
+        rejected = await pull(broker, query("amount = 1"), cold=False)
+        assert rejected.code is ResponseCode.SYSTEM_ERROR
+        assert "set enablePropertyFilter=true in its configuration and restart it" in rejected.remark
         assert len(await read_all(broker, TOPIC, expression="created")) == 1
         broker.reconfigure(ON, RetentionOptions())  # takes a restart
         assert (await pull(broker, query("amount = 1"), cold=False)).code is ResponseCode.SYSTEM_ERROR
@@ -195,9 +195,9 @@ async def test_sql92_is_refused_where_it_is_not_enabled_and_tags_are_not() -> No
 async def test_there_are_no_class_filters_and_no_other_types(expression_type: str) -> None:
     async with broker_with(order(1)) as broker:
         asked = replace(query("amount = 1"), expression_type=expression_type)
-        refused = await pull(broker, asked, cold=False)
-        assert refused.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        assert refused.remark == f"expression type {expression_type!r}; allowed are TAG and SQL92"
+        rejected = await pull(broker, asked, cold=False)
+        assert rejected.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert rejected.remark == f"expression type {expression_type!r}; allowed are TAG and SQL92"
 
 
 @pytest.mark.mechanism("F1")

@@ -146,13 +146,13 @@ def test_a_million_offsets_in_any_order_take_less_than_a_megabyte(seed: int) -> 
         {"0": {"1": 2}},
     ],
 )
-def test_a_document_of_another_form_is_refused(ahead: dict[str, Any]) -> None:
+def test_a_document_of_another_form_is_rejected(ahead: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         OffsetSet.from_json(0, ahead)
 
 
 @pytest.mark.parametrize(("next_offset", "ahead"), [(-1, {}), (0, {"-1": [5]})])
-def test_offsets_below_zero_are_refused(next_offset: int, ahead: dict[str, Any]) -> None:
+def test_offsets_below_zero_are_rejected(next_offset: int, ahead: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="0 or more"):
         OffsetSet.from_json(next_offset, ahead)
 

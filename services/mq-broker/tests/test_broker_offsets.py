@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress, version_of
-from mq_broker.core.limits import RANGES_PER_QUEUE_MAX, RefusedError
+from mq_broker.core.limits import RANGES_PER_QUEUE_MAX, RejectedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.consuming import ConsumeFromWhere
@@ -135,14 +135,14 @@ class TestReports:
             ("u", 0, Progress(0), "topic 'u' does not exist"),
         ],
     )
-    async def test_what_makes_no_sense_is_refused_and_the_other_queues_count(
+    async def test_what_makes_no_sense_is_rejected_and_the_other_queues_count(
         self, topic: str, queue_id: int, report: Progress, sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await fill(broker, 5)
-            with pytest.raises(RefusedError, match=f"{sentence}.*the other queues' progress has been added"):
+            with pytest.raises(RejectedError, match=f"{sentence}.*the other queues' progress has been added"):
                 broker.offsets.commit("g", [("t", 1, Progress(0)), (topic, queue_id, report), ("t", 2, Progress(0))])
-            with pytest.raises(RefusedError, match="no good"):
+            with pytest.raises(RejectedError, match="no good"):
                 broker.offsets.commit("no good", [("t", 0, Progress(1))])
             assert list(broker.consumer_offsets.all()) == [("g", "t", 1, 0), ("g", "t", 2, 0)]
 
@@ -260,7 +260,7 @@ class TestBeginning:
     async def test_a_queue_that_is_not_there_has_no_beginning(self, topic: str, queue_id: int) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await fill(broker, 1)
-            with pytest.raises(RefusedError):
+            with pytest.raises(RejectedError):
                 await broker.offsets.begin("g", topic, queue_id, FIRST)
             assert list(broker.consumer_offsets.all()) == []
 
@@ -286,10 +286,10 @@ class TestSetting:
             assert broker.offsets.query("g", "t", 0) == Progress(offset, (), 1)
 
     @pytest.mark.parametrize("wrong", [("t", 0, 6), ("t", 0, -1), ("u", 0, 0), ("t", 9, 0), ("t", 1, 0)])
-    async def test_what_makes_no_sense_is_refused_with_all_others(self, wrong: tuple[str, int, int]) -> None:
+    async def test_what_makes_no_sense_is_rejected_with_all_others(self, wrong: tuple[str, int, int]) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await self.consumed(broker)
-            with pytest.raises(RefusedError):
+            with pytest.raises(RejectedError):
                 await broker.offsets.set("g", [("t", 1, 0), wrong])
             assert list(broker.consumer_offsets.all()) == [("g", "t", 0, 2)]
 
@@ -360,9 +360,9 @@ class TestSetting:
     async def test_an_operator_s_mistake_changes_nothing(self, offsets: list[tuple[int, int]], sentence: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = await self.consumed(broker)
-            with pytest.raises(RefusedError, match=sentence) as refused:
+            with pytest.raises(RejectedError, match=sentence) as rejected:
                 await broker.consume_progress.reset_to("g", "t", offsets)
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
             assert (list(broker.consumer_offsets.all()), session.resets) == ([("g", "t", 0, 2)], [])
 
 

@@ -122,12 +122,12 @@ class TestParking:
             await produce(broker, half("t", b"x", "tx"))
             await broker.transactions.checks.check_all()
 
-            def refuse(call: str, path: object) -> None:
+            def reject(call: str, path: object) -> None:
                 if call == "pwrite" and "commitlog" in str(path):
                     raise OSError("no room")
 
             with monkeypatch.context() as patch:
-                patch.setattr(disk, "before", refuse)
+                patch.setattr(disk, "before", reject)
                 ended = await end(broker, "tx", UNKNOW, from_check=True)
             assert (ended.code, broker.transaction_table.phase("tx")) == (ResponseCode.SYSTEM_ERROR, Phase.PREPARED)
             assert (await end(broker, "tx", UNKNOW, from_check=True)).outcome is ROLLBACK

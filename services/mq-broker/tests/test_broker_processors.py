@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import POLLS_SERVED_AT_ONCE_MAX, RefusedError
+from mq_broker.core.limits import POLLS_SERVED_AT_ONCE_MAX, RejectedError
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.rewrite import waiting_copy
 from mq_broker.core.topics import TopicConfig
@@ -47,7 +47,7 @@ class TestProducing:
             (IncomingBatch("t", 0, 0, b""), ResponseCode.MESSAGE_ILLEGAL, "holds 0"),
         ],
     )
-    async def test_a_batch_that_cannot_be_stored_is_refused_and_its_neighbour_is_not(
+    async def test_a_batch_that_cannot_be_stored_is_rejected_and_its_neighbour_is_not(
         self, batch: IncomingBatch, code: ResponseCode, sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -59,7 +59,7 @@ class TestProducing:
             assert [record.body for record in await read_all(broker, "t")] == [b"good"]
 
     @pytest.mark.mechanism("N8")
-    async def test_without_auto_creation_an_unknown_topic_is_refused(self) -> None:
+    async def test_without_auto_creation_an_unknown_topic_is_rejected(self) -> None:
         options = broker_options()
         closed = BrokerOptions(options.identity, options.delay_levels, auto_create_topics=False)
         async with running_broker(SimDisk(), SimClock(), options=closed) as broker:
@@ -106,7 +106,7 @@ class TestPulling:
             (PullQuery("bad group", "t", 0, 0, 1, 1, "*"), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ],
     )
-    async def test_what_cannot_be_pulled_is_refused(self, request_: PullQuery, code: ResponseCode) -> None:
+    async def test_what_cannot_be_pulled_is_rejected(self, request_: PullQuery, code: ResponseCode) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             broker.topics.update(TopicConfig("write-only", 1, 1, 2))
@@ -214,7 +214,7 @@ class TestSendBack:
             await broker.send_back.send_back(GROUP, record.log_offset, delay_level=-1, max_reconsume_times=0)
             assert len(await read_all(broker, dlq_topic(GROUP))) == 1
 
-    async def test_what_still_waits_for_its_delivery_is_refused(self) -> None:
+    async def test_what_still_waits_for_its_delivery_is_rejected(self) -> None:
         """As it was stored, and as it is carried over when its file of the log has to go."""
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"], delay_level=5))
@@ -228,7 +228,7 @@ class TestSendBack:
                 assert (code, "still waits for its delivery" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
     @pytest.mark.parametrize("log_offset", [-1, 7, 1 << 40])
-    async def test_a_made_up_place_is_refused(self, log_offset: int) -> None:
+    async def test_a_made_up_place_is_rejected(self, log_offset: int) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             code, remark, _ = await broker.send_back.send_back(GROUP, log_offset, delay_level=0, max_reconsume_times=0)
@@ -267,7 +267,7 @@ class TestSessions:
             await clock.advance(10)
             assert broker.sessions.members.consumer_ids(GROUP) == []
 
-    async def test_only_the_group_with_an_illegal_name_is_refused(self) -> None:
+    async def test_only_the_group_with_an_illegal_name_is_rejected(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             code, remark = broker.sessions.heartbeat(RecordingSession(), client("a", "no good", GROUP))
             assert code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -297,11 +297,11 @@ class TestOffsets:
             assert broker.consumer_offsets.query(GROUP, "t", 0) == 4
 
     @pytest.mark.parametrize("offset", [("t", 0, 6), ("t", 0, -1), ("unknown", 0, 0)])
-    async def test_an_offset_that_makes_no_sense_is_refused_and_the_others_count(
+    async def test_an_offset_that_makes_no_sense_is_rejected_and_the_others_count(
         self, offset: tuple[str, int, int]
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"] * 5))
-            with pytest.raises(RefusedError):
+            with pytest.raises(RejectedError):
                 broker.offsets.commit(GROUP, [("t", 0, Progress(2)), (*offset[:2], Progress(offset[2]))])
             assert list(broker.consumer_offsets.all()) == [(GROUP, "t", 0, 2)]

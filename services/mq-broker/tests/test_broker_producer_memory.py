@@ -47,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> ProducerSequences:
 
 @pytest.mark.parametrize("fresh", [SINK, WRITES], ids=["named writes", "other writes"])
 def test_producers_of_a_sink_evict_no_live_ones_and_no_ordinary_ones(fresh: int) -> None:
-    sequences, refused = ProducerSequences(), 0
+    sequences, rejected = ProducerSequences(), 0
     live, silent = range(1, 81), range(81, 161)
     for producer in silent:
         store(sequences, producer, 0)
@@ -59,10 +59,10 @@ def test_producers_of_a_sink_evict_no_live_ones_and_no_ordinary_ones(fresh: int)
         try:
             store(sequences, fresh + number, now_ms)
         except ProducersFullError:
-            refused += 1
+            rejected += 1
     assert known(sequences, live) == list(live)
     assert known(sequences, silent) == list(silent)
-    assert refused > 0, "live ones alone exceed the bound"
+    assert rejected > 0, "live ones alone exceed the bound"
     assert len(encode_document(sequences.to_json(), 0)) < 1.1 * RETURNING_PRODUCERS_BYTES_MAX
 
 
@@ -85,7 +85,7 @@ def test_writes_evict_no_query(small: ProducerSequences) -> None:
 
 
 class TestOnlyLiveOnesAreLeft:
-    def test_one_that_has_to_be_recognised_is_refused_with_a_reason(self, small: ProducerSequences) -> None:
+    def test_one_that_has_to_be_recognised_is_rejected_with_a_reason(self, small: ProducerSequences) -> None:
         sinks = range(SINK, SINK + PAIRS + 1)
         for producer in sinks[:PAIRS]:
             store(small, producer, 1_000)

@@ -74,7 +74,7 @@ class TestRecognition:
         store(sequences, 3, 2, 72)
         assert sequences.stored_before(batch_sequence(2), *QUEUE, 2) == [Stretch(2, 2, *QUEUE, 71)]
 
-    def test_a_number_that_was_refused_at_first_is_stored_later_and_then_known(self) -> None:
+    def test_a_number_that_was_rejected_at_first_is_stored_later_and_then_known(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 6, 2, 70)
         assert sequences.stored_before(batch_sequence(1), *QUEUE, 5) == []
@@ -105,7 +105,7 @@ class TestRecognition:
             BatchSequence(PRODUCER, 1, 3, -1),
         ],
     )
-    def test_numbers_that_make_no_sense_are_refused(self, bad: BatchSequence) -> None:
+    def test_numbers_that_make_no_sense_are_rejected(self, bad: BatchSequence) -> None:
         with pytest.raises(SequenceError, match="sequences count from 1"):
             ProducerSequences().stored_before(bad, *QUEUE, 1)
 
@@ -186,7 +186,7 @@ class TestRecovery:
     @pytest.mark.parametrize(
         "queues", ["t:0", "t:0 x", "t:0 1 5+3", "t:0 1 5+3@t:0", "t:0 1 5+3@t:0:7 ", "t:0 1;t:1 1", "t 0 1"]
     )
-    def test_a_file_of_another_form_is_refused(self, queues: str) -> None:
+    def test_a_file_of_another_form_is_rejected(self, queues: str) -> None:
         entry = {"epoch": 1, "lastTimestamp": 2, "queues": queues}
         document = {"dataVersion": {"counter": 1}, "producerTable": {f"{PRODUCER:016x}": entry}}
         with pytest.raises(ValueError, match="is not the numbers of a queue"):

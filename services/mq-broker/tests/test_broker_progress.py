@@ -76,7 +76,7 @@ class TestProgress:
             (Progress(0, tuple((at, at + 1) for at in range(2, 2 * RANGES_PER_QUEUE_MAX + 4, 2))), "at most 4096"),
         ],
     )
-    def test_what_is_not_in_the_normal_form_is_refused(self, progress: Progress, sentence: str) -> None:
+    def test_what_is_not_in_the_normal_form_is_rejected(self, progress: Progress, sentence: str) -> None:
         with pytest.raises(ValueError, match=sentence):
             progress.check()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.progress_journal import Entry, encode_entry, scan
@@ -164,7 +164,7 @@ class TestWriting:
             assert names == [["0000000001"], ["0000000002"], ["0000000003"]]
 
 
-class TestRefusals:
+class TestRejections:
     @pytest.mark.parametrize("call", ["open", "pwrite"])
     async def test_what_the_journal_does_not_take_goes_into_a_new_file_and_into_the_document(self, call: str) -> None:
         disk, clock = SimDisk(), SimClock()
@@ -219,7 +219,7 @@ class TestRefusals:
             await fill(broker)
             report(broker, 4)
             disk.before = fail_on("sync_data", OSError(errno.EIO, "simulated"), lambda path: path.parent == LOG)
-            with pytest.raises(RefusedError, match="the disk has failed"):
+            with pytest.raises(RejectedError, match="the disk has failed"):
                 await broker.offsets.set("g", [("t", 0, 0)])
             assert broker.store.failure is not None
 

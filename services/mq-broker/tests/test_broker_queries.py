@@ -114,7 +114,7 @@ class TestOffsetByTime:
             answer = await search(broker, 0, topic="nowhere")
             assert (answer.code, answer.remark) == (common_pb2.TOPIC_NOT_EXIST, "topic 'nowhere' does not exist")
 
-    async def test_a_queue_that_does_not_exist_is_refused(self) -> None:
+    async def test_a_queue_that_does_not_exist_is_rejected(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             for queue_id in (-1, 4, 1 << 30):
@@ -280,7 +280,7 @@ class TestByKey:
             ({"max_messages": 2_001}, "2001 messages; allowed are 1 to 2000, and 0 for the default"),
         ],
     )
-    async def test_a_query_that_makes_no_sense_is_refused_with_a_sentence(
+    async def test_a_query_that_makes_no_sense_is_rejected_with_a_sentence(
         self, request_: dict[str, str | int], sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:

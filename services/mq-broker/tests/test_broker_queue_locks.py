@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
@@ -109,7 +109,7 @@ class TestTable:
     @pytest.mark.parametrize(
         "table", [None, {"g": 1}, {"g": {"t": 1}}, {"g": {"t": {"0": 1}}}, {"g": {"t": {"x": "a"}}}]
     )
-    def test_a_document_of_another_form_is_refused_and_changes_nothing(self, table: object) -> None:
+    def test_a_document_of_another_form_is_rejected_and_changes_nothing(self, table: object) -> None:
         locks = QueueLocks()
         locks.lock("g", "a", [Q0], 0)
         with pytest.raises((KeyError, TypeError, ValueError)):
@@ -134,13 +134,13 @@ async def group(disk: SimDisk, clock: SimClock, *, clean_stop: bool = True) -> A
 
 
 class TestMembers:
-    async def test_who_is_no_member_is_refused_and_told_why(self) -> None:
+    async def test_who_is_no_member_is_rejected_and_told_why(self) -> None:
         async with group(SimDisk(), SimClock()) as broker:
             codes = {"g": ResponseCode.CONSUMER_NOT_ONLINE, "h": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
             for group_, code in codes.items():
-                with pytest.raises(RefusedError) as refused:
+                with pytest.raises(RejectedError) as rejected:
                     await broker.queue_locking.lock(group_, "stranger", [Q0])
-                assert (refused.value.code, group_ in str(refused.value)) == (code, True)
+                assert (rejected.value.code, group_ in str(rejected.value)) == (code, True)
 
     async def test_queues_that_are_not_there_cannot_be_locked(self) -> None:
         async with group(SimDisk(), SimClock()) as broker:

@@ -15,7 +15,7 @@ from mq_broker.core.limits import (
     EXPRESSION_CHARACTERS_MAX,
     KEPT_EXPRESSION_CHARACTERS_MAX,
     SEARCH_STEP_ENTRIES_MAX,
-    RefusedError,
+    RejectedError,
 )
 from mq_broker.core.pulling import MessageFilters, PullQuery
 from mq_broker.processor import querying, recalling
@@ -173,12 +173,12 @@ async def test_a_recall_of_a_key_that_too_many_messages_have_had_decides_nothing
     async with delivering_broker(SimDisk(), SimClock(1_700_000_000_000)) as broker:
         for number in range(6):
             await produce(broker, in_ten_seconds("timer", f"m{number}"))
-        with pytest.raises(RefusedError, match="more than 5 messages have had the key"):
+        with pytest.raises(RejectedError, match="more than 5 messages have had the key"):
             await broker.recalling.recall("t", "k", NewTime(delay_ms=1))
         assert outcomes(await broker.recalling.recall("t", "m3")) == {"m3": RecallOutcome.REMOVED}
 
 
-async def test_an_expression_that_is_too_long_is_refused_with_the_limit() -> None:
+async def test_an_expression_that_is_too_long_is_rejected_with_the_limit() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await produce(broker, incoming("t", [b"x"]))
         for expression_type in ("", ExpressionType.TAG):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TIMER
 from mq_broker.processor.recalling import NewTime, RecallAnswer
 from mq_broker.testing import (
@@ -263,7 +263,7 @@ class TestTogether:
             assert len(await bodies(broker)) == (count if new_time else len(delivered))
 
 
-class TestRefusals:
+class TestRejections:
     @pytest.mark.parametrize(
         ("topic", "key", "new_time", "sentence"),
         [
@@ -276,22 +276,22 @@ class TestRefusals:
             ("t", "k", NewTime(deliver_ms=START_MS + DELAY_MS_MAX + 1), "40 days"),
         ],
     )
-    async def test_what_makes_no_sense_is_refused(
+    async def test_what_makes_no_sense_is_rejected(
         self, topic: str, key: str, new_time: NewTime | None, sentence: str
     ) -> None:
         async with delivering_broker(SimDisk(), SimClock(START_MS)) as broker:
             await produce(broker, in_ten_seconds("timer"))
-            with pytest.raises(RefusedError, match=sentence) as refused:
+            with pytest.raises(RejectedError, match=sentence) as rejected:
                 await broker.recalling.recall(topic, key, new_time)
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
             assert waiting(broker) == {TIMER: 1}
 
     async def test_a_broker_without_an_index_says_so(self) -> None:
         store = replace(store_options(), index_enabled=False)
         async with delivering_broker(SimDisk(), SimClock(START_MS), store=store) as broker:
-            with pytest.raises(RefusedError, match="messageIndexEnable=false") as refused:
+            with pytest.raises(RejectedError, match="messageIndexEnable=false") as rejected:
                 await broker.recalling.recall("t", "k")
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
 
     async def test_a_broker_whose_index_is_behind_is_busy_and_has_done_nothing(self) -> None:
         async with delivering_broker(SimDisk(), SimClock(START_MS)) as broker:
@@ -302,20 +302,20 @@ class TestRefusals:
 
             broker.store.index.catch_up = stays_behind  # type: ignore[method-assign]
             broker.store.index.indexed_end = 0
-            with pytest.raises(RefusedError, match="behind the log") as refused:
+            with pytest.raises(RejectedError, match="behind the log") as rejected:
                 await broker.recalling.recall("t", "k")
-            assert refused.value.code is ResponseCode.SYSTEM_BUSY
+            assert rejected.value.code is ResponseCode.SYSTEM_BUSY
             assert waiting(broker) == {TIMER: 1}
 
-    async def test_a_full_disk_refuses_with_a_sentence_and_the_message_comes(self) -> None:
+    async def test_a_full_disk_rejects_with_a_sentence_and_the_message_comes(self) -> None:
         clock = SimClock(START_MS)
         async with delivering_broker(SimDisk(), clock) as broker:
             await produce(broker, in_ten_seconds("timer"))
             for new_time in (None, IN_A_MINUTE):
                 broker.store.gate.measured(0.95)
-                with pytest.raises(RefusedError, match="full") as refused:
+                with pytest.raises(RejectedError, match="full") as rejected:
                     await broker.recalling.recall("t", "k", new_time)
-                assert refused.value.code is ResponseCode.SYSTEM_ERROR
+                assert rejected.value.code is ResponseCode.SYSTEM_ERROR
             broker.store.gate.measured(0.5)
             await clock.advance(10)
             assert await bodies(broker) == [b"x"]
@@ -324,6 +324,6 @@ class TestRefusals:
         async with delivering_broker(SimDisk(), SimClock(START_MS)) as broker:
             await produce(broker, in_ten_seconds("timer"))
             broker.store.fence(OSError(5, "for this test"))
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(RejectedError) as rejected:
                 await broker.recalling.recall("t", "k")
-            assert refused.value.code is ResponseCode.SERVICE_NOT_AVAILABLE
+            assert rejected.value.code is ResponseCode.SERVICE_NOT_AVAILABLE

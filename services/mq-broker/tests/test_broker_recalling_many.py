@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
@@ -76,12 +76,12 @@ class TestMany:
                 await broker.recalling.recall("t", "k")
             assert set(outcomes(await broker.recalling.recall("t", "k")).values()) == {REMOVED}
 
-    async def test_more_than_one_request_reschedules_are_refused_and_wait_as_before(self) -> None:
+    async def test_more_than_one_request_reschedules_are_rejected_and_wait_as_before(self) -> None:
         async with delivering_broker(SimDisk(), SimClock(START_MS), store=LARGE) as broker:
             await produce(broker, waiting_batch(RECALL_MESSAGES_MAX), in_ten_seconds("timer"))
-            with pytest.raises(RefusedError, match="2,000") as refused:
+            with pytest.raises(RejectedError, match="2,000") as rejected:
                 await broker.recalling.recall("t", "k", IN_A_MINUTE)
-            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+            assert rejected.value.code is ResponseCode.MESSAGE_ILLEGAL
             assert waiting(broker) == {TIMER: RECALL_MESSAGES_MAX + 1}
 
     @pytest.mark.parametrize("flush", FlushDiskType)

@@ -25,7 +25,7 @@ from mq_broker.replication.following import (
     CutLog,
     Greeted,
     Reconciliation,
-    Refuse,
+    Reject,
     StartFollowing,
 )
 from mq_broker.replication.frames import PROTOCOL_VERSION, MasterHello
@@ -71,7 +71,7 @@ def test_a_history_follows_its_log() -> None:
 @pytest.mark.parametrize(
     "begins", [((1, 1, 0), (1, 1, 5)), ((2, 0, 0), (1, 9, 5)), ((1, 1, 9), (1, 2, 5)), ((1, -1, 0),), ((1, 1, -1),)]
 )
-def test_what_cannot_be_a_history_is_refused(begins: tuple[tuple[int, int, int], ...]) -> None:
+def test_what_cannot_be_a_history_is_rejected(begins: tuple[tuple[int, int, int], ...]) -> None:
     with pytest.raises(ValueError, match="epoch"):
         history(*begins)
 
@@ -166,12 +166,12 @@ def greeted(made: Reconciliation, epoch: Epoch = THIRD, **changes: Any) -> objec
         (Reconciliation(Epoch(1, 0), "x", "me", history((1, 0, 50)), 100, 500), Epoch(3, 0), {}, "no record of this"),
     ],
 )
-def test_a_master_that_cannot_be_followed_is_refused(
+def test_a_master_that_cannot_be_followed_is_rejected(
     made: Reconciliation, epoch: Epoch, changes: dict[str, Any], remark: str
 ) -> None:
     """Bug zoo 20, among others."""
     action = greeted(made, epoch, **changes)
-    assert isinstance(action, Refuse)
+    assert isinstance(action, Reject)
     assert remark in action.remark
 
 
@@ -188,9 +188,9 @@ def test_a_log_without_a_common_record_goes_if_the_same_master_began_both(
 ) -> None:
     for mine, theirs, expected in (
         ("first", "first", CutLog(Cut(100, begin=changes.get("log_begin", 0)))),
-        ("first", "other", Refuse),
-        ("first", "", Refuse),  # the master is of an earlier version
-        ("", "", Refuse),
+        ("first", "other", Reject),
+        ("first", "", Reject),  # the master is of an earlier version
+        ("", "", Reject),
     ):
         made = Reconciliation(Epoch(1, 0), "x", "me", history_of_mine, 100, 500, mine)
         action = greeted(made, first_master_id=theirs, **changes)
@@ -216,7 +216,7 @@ def test_a_fork_below_the_masters_first_file_is_cut_before_the_log_begins_anew()
 
 def test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut() -> None:
     made = Reconciliation(Epoch(5, 2), "m", "me", history((5, 0, 0), (5, 1, 300)), 0, 900)
-    assert isinstance(greeted(made, Epoch(7, 0), log_begin=600, history=history((7, 0, 400))), Refuse)
+    assert isinstance(greeted(made, Epoch(7, 0), log_begin=600, history=history((7, 0, 400))), Reject)
 
 
 @pytest.mark.parametrize("begin", [0, 50])
@@ -235,7 +235,7 @@ def test_two_first_masters_share_no_epoch(log_begin: int) -> None:
     action = greeted(made, log_begin=log_begin, history=history((1, 1, 0), (2, 0, 250)), first_master_id="other")
     while isinstance(action, Compare):
         action = made.step(Compared(log_begin, matches=False))
-    assert isinstance(action, Refuse)
+    assert isinstance(action, Reject)
 
 
 def test_a_log_without_records_begins_anew_at_a_master_that_it_has_not_followed() -> None:

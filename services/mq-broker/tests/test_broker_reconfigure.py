@@ -94,10 +94,10 @@ async def test_files_go_at_another_age() -> None:
         assert broker.retention.files_deleted > 0
 
 
-async def test_writes_are_refused_by_other_shares_of_the_disk() -> None:
+async def test_writes_are_rejected_by_other_shares_of_the_disk() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock) as broker:
-        broker.reconfigure(broker_options(), replace(RETENTION, normal_share=0, forced_share=0, refuse_share=0))
+        broker.reconfigure(broker_options(), replace(RETENTION, normal_share=0, forced_share=0, reject_share=0))
         await broker.retention.round()
         assert await codes(broker, "t") == [ResponseCode.SYSTEM_ERROR]
         broker.reconfigure(broker_options(), RETENTION)

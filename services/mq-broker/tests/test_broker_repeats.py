@@ -91,11 +91,11 @@ class TestWithinOneRun:
                 assert outcome.code is ResponseCode.SUCCESS
             assert broker.store.queue_bounds(HALF_TOPIC, 0) == (0, 1)
 
-    async def test_what_was_refused_before_is_stored_by_the_repeat(self) -> None:
+    async def test_what_was_rejected_before_is_stored_by_the_repeat(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             wrong = IncomingBatch("t", 9, 1, batch().records, batch_sequence())
-            (refused,) = await produce(broker, wrong)
-            assert refused.code is ResponseCode.TOPIC_NOT_EXIST
+            (rejected,) = await produce(broker, wrong)
+            assert rejected.code is ResponseCode.TOPIC_NOT_EXIST
             await produce(broker, batch())
             assert await bodies(broker) == BODIES
 
@@ -107,7 +107,7 @@ class TestWithinOneRun:
             (BatchSequence(PRODUCER, 2, 9, 10), "at most the batch's"),
         ],
     )
-    async def test_what_comes_too_late_or_makes_no_sense_is_refused(self, late: BatchSequence, sentence: str) -> None:
+    async def test_what_comes_too_late_or_makes_no_sense_is_rejected(self, late: BatchSequence, sentence: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, numbered("t", [b"five"], batch_sequence(5, epoch=2, first_unanswered=5)))
             (outcome,) = await produce(broker, numbered("t", [b"late"], late))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.topics import TopicConfig
@@ -145,12 +145,12 @@ async def test_a_table_of_an_earlier_term_counts_for_nothing_when_its_broker_is_
 
 
 @pytest.mark.parametrize("left", [b"x", b'{"holderTable": 1}', b"[]"])
-async def test_a_table_that_makes_no_sense_is_refused_and_nothing_changes(left: bytes) -> None:
+async def test_a_table_that_makes_no_sense_is_rejected_and_nothing_changes(left: bytes) -> None:
     clock = SimClock()
     async with pair(clock) as (_, master, slave):
         epoch = master.at_work.replication.epoch
         log_end, role = await result_of(clock, master.at_work.replication.step_down(epoch))
-        with pytest.raises(RefusedError, match="queue_locks is not what a master that steps down answers"):
+        with pytest.raises(RejectedError, match="queue_locks is not what a master that steps down answers"):
             await result_of(clock, slave.at_work.replication.promote(2, log_end, role, epoch, queue_locks=left))
         assert not slave.at_work.is_master
 
@@ -200,7 +200,7 @@ class History:
         table, member = self.tables[self.master], self.rng.choice("abc")
         held = table.locks.lock("g", member, [Q0], self.now_ms)
         table.persist()
-        self.counts["granted" if held else "refused"] += 1
+        self.counts["granted" if held else "rejected"] += 1
         if held:
             others = [one for one, until_ms in self.listens_until.items() if one != member and until_ms > self.now_ms]
             assert not others, f"{member} gets the queue while {others} may listen"
@@ -241,4 +241,4 @@ class History:
 def test_no_two_members_listen_to_a_queue_whatever_masters_come_and_go(seed: int) -> None:
     history = History(seed)
     history.run(2_000)
-    assert min(history.counts[what] for what in ("granted", "refused", "handed over", "by force"))
+    assert min(history.counts[what] for what in ("granted", "rejected", "handed over", "by force"))

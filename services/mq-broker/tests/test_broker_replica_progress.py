@@ -151,7 +151,7 @@ class TestVersions:
         assert known.renewals == RENEWALS_MAX
 
     @pytest.mark.parametrize("renewals", [-1, RENEWALS_MAX + 1])
-    def test_a_document_with_too_many_renewals_is_refused(self, renewals: int) -> None:
+    def test_a_document_with_too_many_renewals_is_rejected(self, renewals: int) -> None:
         document = ConsumerOffsets().to_json() | {"renewals": renewals}
         with pytest.raises(ValueError, match="renewals"):
             ConsumerOffsets().load_json(document)
@@ -329,7 +329,7 @@ class History:
             del self.slave.log[common:]
             self.slave.restart()
             self.slave.flush()  # the checkpoint without which a cut is not over
-        self.old = []  # of epochs that are over: such frames are refused
+        self.old = []  # of epochs that are over: such frames are rejected
         self.master.link()
         self.slave.link()
         self.connected = True

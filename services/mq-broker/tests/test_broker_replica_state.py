@@ -199,7 +199,7 @@ def test_a_damaged_byte_of_one_of_the_two_costs_nothing_and_is_mended(name: str)
         assert read_file(damaged, path) == read_file(damaged, other) == read_file(disk, path)
 
 
-def test_damage_to_both_is_refused_with_a_sentence() -> None:
+def test_damage_to_both_is_rejected_with_a_sentence() -> None:
     disk = SimDisk()
     asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
     for name in OTHER_NAME:

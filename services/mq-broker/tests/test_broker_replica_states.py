@@ -137,7 +137,7 @@ class TestIn:
             (SUBSCRIPTION_GROUPS, encode_document({"subscriptionGroupTable": {"g": {}}}, 0), "retryMaxTimes"),
         ],
     )
-    async def test_what_cannot_be_is_refused_and_changes_nothing(
+    async def test_what_cannot_be_is_rejected_and_changes_nothing(
         self, name: str, content: bytes, sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as slave:
@@ -146,7 +146,7 @@ class TestIn:
                 await slave.states_in.take(StateDocument(name, content))
             assert (slave.topics.to_json(), slave.groups.to_json()) == before
 
-    async def test_a_document_of_a_newer_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_document_of_a_newer_format_is_rejected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with running_broker(SimDisk(), SimClock()) as slave:
             with monkeypatch.context() as patch:
                 patch.setattr("mq_broker.store.state_files.FORMAT", FORMAT + 1)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.replica_state import BrokerRole, Cut, Epoch
 from mq_broker.core.transactions import TransactionState
@@ -131,7 +131,7 @@ async def test_a_slave_whose_master_has_stopped_in_order_shows_all_that_was_conf
 
 
 @pytest.mark.mechanism("H1")
-async def test_with_two_replicas_asked_for_a_master_alone_refuses() -> None:
+async def test_with_two_replicas_asked_for_a_master_alone_rejects() -> None:
     clock = SimClock()
     async with pair(clock, min_in_sync=2) as (network, master, slave):
         network.cut(slave)
@@ -235,13 +235,13 @@ async def test_a_slave_that_lacks_something_is_not_promoted() -> None:
     async with pair(clock) as (network, master, slave):
         network.cut(slave)
         await send(clock, master, b"x")
-        with pytest.raises(RefusedError, match="has to reach"):
+        with pytest.raises(RejectedError, match="has to reach"):
             await slave.at_work.replication.promote(2, master.at_work.store.log_end, BrokerRole.SYNC_MASTER)
-        with pytest.raises(RefusedError, match="has to be a greater one"):
+        with pytest.raises(RejectedError, match="has to be a greater one"):
             await slave.at_work.replication.promote(1, 0, BrokerRole.SYNC_MASTER)
-        with pytest.raises(RefusedError, match=r"followed the master of epoch 1\.1, and not that of epoch 1\.2"):
+        with pytest.raises(RejectedError, match=r"followed the master of epoch 1\.1, and not that of epoch 1\.2"):
             await slave.at_work.replication.promote(2, 0, BrokerRole.SYNC_MASTER, Epoch(1, 2))
-        with pytest.raises(RefusedError, match="no role of a master"):
+        with pytest.raises(RejectedError, match="no role of a master"):
             await slave.at_work.replication.promote(2, 0, BrokerRole.SLAVE)
         network.heal()
         await until(clock, lambda: slave.at_work.replication.is_connected)
@@ -307,7 +307,7 @@ async def test_a_slave_whose_log_is_about_to_be_cut_is_not_promoted(monkeypatch:
         network.heal()
         await master.at_work.replication.superseded(Epoch(2, 0), "b:10912")
         await until(clock, lambda: bool(asked) and asked[0].done())
-        with pytest.raises(RefusedError, match="about to be cut"):
+        with pytest.raises(RejectedError, match="about to be cut"):
             asked[0].result()
         await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
         assert all_the_same(master, slave)
@@ -347,7 +347,7 @@ async def test_a_restarted_master_begins_an_epoch_and_its_slave_drops_what_the_m
         assert await bodies(slave) == await bodies(master)
 
 
-async def test_a_broker_of_another_name_is_refused() -> None:
+async def test_a_broker_of_another_name_is_rejected() -> None:
     clock = SimClock()
     async with pair(clock) as (_, _, slave):
         await slave.stop()
@@ -401,7 +401,7 @@ async def test_strangers_are_not_remembered_for_ever() -> None:
         assert len(master.at_work.replication.status().replicas) <= 17
 
 
-async def test_a_commit_that_too_few_replicas_would_have_is_refused_and_stays_open() -> None:
+async def test_a_commit_that_too_few_replicas_would_have_is_rejected_and_stays_open() -> None:
     """Bug zoo 26: a transaction is not dropped because its commit came at the wrong time."""
     clock = SimClock()
     async with pair(clock, min_in_sync=2) as (network, master, slave):
@@ -487,7 +487,7 @@ async def test_a_slave_knows_how_full_its_disk_is() -> None:
     async with pair(clock) as (_, master, slave):
         slave.disk.used_share = 0.95
         await until(clock, lambda: slave.at_work.store.gate.used_share == 0.95)
-        assert slave.at_work.store.gate.refusal
-        assert not master.at_work.store.gate.refusal
+        assert slave.at_work.store.gate.rejection
+        assert not master.at_work.store.gate.rejection
         await send(clock, master, b"a slave takes what its master sends while there is any room")
         await until(clock, lambda: all_the_same(master, slave))

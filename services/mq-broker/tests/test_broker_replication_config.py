@@ -93,7 +93,7 @@ def test_the_port_for_slaves_is_the_one_after_the_port_for_clients(pairs: dict[s
         ({"slaveReadEnable": "maybe"}, "allowed are true and false"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(pairs: dict[str, str], sentence: str) -> None:
+def test_what_cannot_be_is_rejected_with_a_sentence(pairs: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse_config(pairs)
 

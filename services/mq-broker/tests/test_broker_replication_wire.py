@@ -27,7 +27,7 @@ from mq_broker.replication.frames import (
     Probe,
     ProbeAnswer,
     ProgressEntries,
-    Refusal,
+    Rejection,
     ReplicaFrame,
     ReplicaHello,
     Report,
@@ -80,7 +80,7 @@ master_events = st.one_of(
     st.builds(StateDocument, texts, st.binary(max_size=100)),
     st.builds(ProgressEntries, st.binary(max_size=100)),
     st.builds(MasterHeartbeat, numbers, numbers, numbers, numbers, st.booleans(), numbers),
-    st.builds(Refusal, texts),
+    st.builds(Rejection, texts),
 )
 
 
@@ -99,7 +99,7 @@ class TestFrames:
 
     @given(st.builds(ReplicaFrame, epochs, replica_events), st.data())
     @settings(max_examples=50, deadline=None)
-    def test_a_frame_with_a_negative_number_is_refused_by_the_field_s_name(
+    def test_a_frame_with_a_negative_number_is_rejected_by_the_field_s_name(
         self, frame: ReplicaFrame, data: st.DataObject
     ) -> None:
         message = replica_frame_message(frame)
@@ -124,7 +124,7 @@ class TestFrames:
             (pb.ReplicaFrame, replica_frame, replica_frame_message),
             (pb.MasterFrame, master_frame, master_frame_message),
         )
-        outcomes = {"decoded": 0, "refused": 0, "no message": 0}
+        outcomes = {"decoded": 0, "rejected": 0, "no message": 0}
         for _ in range(5_000):
             data = bytearray(rng.choice(corpus))
             for _ in range(rng.randrange(0, 4)):
@@ -135,7 +135,7 @@ class TestFrames:
                 except DecodeError:
                     outcomes["no message"] += 1
                 except ValueError:
-                    outcomes["refused"] += 1
+                    outcomes["rejected"] += 1
                 else:
                     outcomes["decoded"] += 1
                     assert decode(encode(frame)) == frame
@@ -162,7 +162,7 @@ class TestFrames:
             ),
         ],
     )
-    def test_what_makes_no_sense_is_refused_with_a_sentence(self, message: pb.ReplicaFrame, sentence: str) -> None:
+    def test_what_makes_no_sense_is_rejected_with_a_sentence(self, message: pb.ReplicaFrame, sentence: str) -> None:
         with pytest.raises(ValueError, match=sentence):
             replica_frame(message)
 
@@ -175,7 +175,7 @@ class TestFrames:
             ([(1, n, n) for n in range(EPOCHS_MAX + 1)], "the history has 4097 epochs; at most 4096 are allowed"),
         ],
     )
-    def test_a_history_out_of_order_or_too_long_is_refused(
+    def test_a_history_out_of_order_or_too_long_is_rejected(
         self, begins: list[tuple[int, int, int]], sentence: str
     ) -> None:
         history = [pb.EpochBegin(epoch=pb.Epoch(term=t, start=s), log_offset=at) for t, s, at in begins]
@@ -284,16 +284,16 @@ class TestStream:
                     await given_up
             await slave.send(ReplicaFrame(EPOCH, Follow(2)))
             assert await master.receive() == ReplicaFrame(EPOCH, Follow(2))
-            await master.send(MasterFrame(EPOCH, Refusal("no")))
-            assert await slave.receive() == MasterFrame(EPOCH, Refusal("no"))
+            await master.send(MasterFrame(EPOCH, Rejection("no")))
+            assert await slave.receive() == MasterFrame(EPOCH, Rejection("no"))
 
     async def test_what_the_master_says_last_arrives_and_then_the_end(self) -> None:
         async with served() as wire, connect(wire.address) as slave:
             await slave.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()
-            await master.send(MasterFrame(EPOCH, Refusal("this broker is a slave itself")))
+            await master.send(MasterFrame(EPOCH, Rejection("this broker is a slave itself")))
             wire.master.done.set()
-            assert await slave.receive() == MasterFrame(EPOCH, Refusal("this broker is a slave itself"))
+            assert await slave.receive() == MasterFrame(EPOCH, Rejection("this broker is a slave itself"))
             assert await slave.receive() is None
             assert await slave.receive() is None
             with pytest.raises(LinkError, match="is gone"):
@@ -354,7 +354,7 @@ class TestChannel:
         async with served() as wire, swallowing(wire.port) as (address, swallow), connect(address) as slave:
             await slave.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()
-            await master.send(MasterFrame(EPOCH, Refusal("soon nothing comes any more")))
+            await master.send(MasterFrame(EPOCH, Rejection("soon nothing comes any more")))
             assert await slave.receive() is not None
             swallow.set()
             with pytest.raises(LinkError, match="is gone"):

@@ -84,7 +84,7 @@ def test_no_limit_is_left_over() -> None:
     assert set(REQUEST_LIMITS) - fields == set()
 
 
-async def test_a_call_beyond_a_limit_is_refused_by_name() -> None:
+async def test_a_call_beyond_a_limit_is_rejected_by_name() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         for service, descriptor in zip(services(broker), (BROKER, ADMIN), strict=True):
             for one in requests(descriptor, streams=False):
@@ -96,7 +96,7 @@ async def test_a_call_beyond_a_limit_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), requests(BROKER, streams=True))
-async def test_a_request_of_a_stream_beyond_a_limit_is_refused(
+async def test_a_request_of_a_stream_beyond_a_limit_is_rejected(
     name: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
@@ -123,7 +123,7 @@ async def test_a_request_of_a_stream_beyond_a_limit_is_refused(
 
 
 @pytest.mark.parametrize(("_name", "path"), requests(REPLICATION, streams=True))
-def test_a_frame_of_a_slave_beyond_a_limit_is_refused(_name: str, path: Path) -> None:
+def test_a_frame_of_a_slave_beyond_a_limit_is_rejected(_name: str, path: Path) -> None:
     with pytest.raises(ValueError):
         replica_frame(beyond(path))
 
@@ -139,7 +139,7 @@ def test_texts_together_have_a_limit_too() -> None:
         REQUEST_LIMITS.check(allowed)
 
 
-async def test_the_remark_on_many_refused_groups_has_the_first_few_and_a_count() -> None:
+async def test_the_remark_on_many_rejected_groups_has_the_first_few_and_a_count() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         bad = [f"no good {n:04d}" for n in range(GROUPS_PER_REQUEST_MAX)]
         code, remark = broker.sessions.heartbeat(RecordingSession(), client("a", *bad))

@@ -98,7 +98,7 @@ async def test_a_stream_whose_replies_are_not_read_reads_no_requests() -> None:
     memory, peer = ResponseMemory(SimClock()), _StoppedPeer()
     replies = Replies(memory.share("peer"))
     size = CLIENT_RESPONSE_BYTES_MAX // 16
-    pumping = asyncio.create_task(pump(peer, replies, lambda _: replies.put("refused", size), asyncio.Event()))
+    pumping = asyncio.create_task(pump(peer, replies, lambda _: replies.put("rejected", size), asyncio.Event()))
     for _ in range(200):
         await asyncio.sleep(0)
     assert peer.sent == 16

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, EpochBegin, EpochHistory, common_end
 from mq_broker.replication.feed import ACCEPTED_S
 from mq_broker.testing import copied, incoming, produce, restored
@@ -113,7 +113,7 @@ async def test_it_begins_when_name_servers_have_known_of_no_other_replica_for_lo
         replication = master.at_work.replication
         await replication.accepted()
         await clock.advance(ACCEPTED_S - 1)
-        replication.refused("a replica lives")
+        replication.rejected("a replica lives")
         assert replication.status().reason == "a replica lives"
         await clock.advance(2)
         await replication.accepted()
@@ -150,7 +150,7 @@ async def test_a_replica_that_comes_later_tells_ways_out_that_lead_on() -> None:
         await replica.start()
         await until(clock, lambda: "two masters in term 1" in replica.at_work.replication.status().reason)
         reason = replica.at_work.replication.status().reason
-        with pytest.raises(RefusedError, match="this broker is the master"):
+        with pytest.raises(RejectedError, match="this broker is the master"):
             await master.at_work.replication.promote(2, 0, ROLE)
         assert "--to" not in reason, "the other one is the master, and a switch to it changes nothing"
         assert "start this one with an empty storePathRootDir" in reason

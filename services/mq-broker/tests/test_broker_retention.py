@@ -123,45 +123,45 @@ class TestDecisions:
     @pytest.mark.mechanism("E4")
     def test_writes_stop_at_90_and_go_on_at_85(self) -> None:
         gate = WriteGate(RetentionOptions())
-        refused = []
+        rejected = []
         for used in (0.0, 0.8999, 0.90, 0.8999, 0.86, 0.8501, 0.85, 0.86, 0.8999, 0.95, 0.2):
             gate.measured(used)
-            refused.append(gate.refusal is not None)
-        assert refused == [False, False, True, True, True, True, False, False, False, True, False]
+            rejected.append(gate.rejection is not None)
+        assert rejected == [False, False, True, True, True, True, False, False, False, True, False]
 
     def test_enough_free_bytes_count_for_more_than_the_share_that_is_used(self) -> None:
         options = RetentionOptions(free_bytes_enough=1000)
         gate = WriteGate(options)
-        refused = []
+        rejected = []
         for free_bytes in (1000, 999, 999, 5000):
             gate.measured(0.99, free_bytes)
-            refused.append(gate.refusal)
+            rejected.append(gate.rejection)
         sentence = "the disk is 99% full; writes are accepted again at 85%, or with 1000 bytes free"
-        assert refused == [None, sentence, sentence, None]
+        assert rejected == [None, sentence, sentence, None]
         assert gate.used_share == 0.99
         assert [options.counted_share(0.99, free_bytes) for free_bytes in (1000, 999)] == [0.0, 0.99]
         assert RetentionOptions().counted_share(0.99, 1 << 40) == 0.99
 
-    def test_the_refusal_says_how_full_the_disk_is_and_when_it_ends(self) -> None:
+    def test_the_rejection_says_how_full_the_disk_is_and_when_it_ends(self) -> None:
         gate = WriteGate(RetentionOptions())
         gate.measured(0.93)
-        assert gate.refusal == "the disk is 93% full; writes are accepted again at 85%"
+        assert gate.rejection == "the disk is 93% full; writes are accepted again at 85%"
         gate.blocked_by = "something waits"
-        assert gate.refusal == "something waits"
+        assert gate.rejection == "something waits"
 
     @pytest.mark.parametrize(("text", "hours"), [("04", {4}), ("4", {4}), ("00;23", {0, 23}), (" 04 ; 16 ", {4, 16})])
     def test_delete_when_names_hours(self, text: str, hours: set[int]) -> None:
         assert parse_delete_when(text) == hours
 
     @pytest.mark.parametrize("text", ["", "24", "-1", "4,5", "four", "04;", "²"])
-    def test_delete_when_that_names_no_hour_is_refused(self, text: str) -> None:
+    def test_delete_when_that_names_no_hour_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match="hours of the day from 00 to 23"):
             parse_delete_when(text)
 
     def test_defaults_are_72_hours_at_4_o_clock_75_85_and_90_percent(self) -> None:
         found = BrokerConfig().store_options(0).retention
         assert (found.reserved_hours, found.delete_hours, found.clean_forcibly) == (72, frozenset({4}), True)
-        assert (found.normal_share, found.forced_share, found.refuse_share) == (0.75, 0.85, 0.90)
+        assert (found.normal_share, found.forced_share, found.reject_share) == (0.75, 0.85, 0.90)
         assert found == RetentionOptions()
 
 
@@ -283,7 +283,7 @@ class TestFullDisk:
             assert log_files(disk)[0] == 2
 
     @pytest.mark.mechanism("E4")
-    async def test_at_90_percent_writes_are_refused_and_reads_go_on(self) -> None:
+    async def test_at_90_percent_writes_are_rejected_and_reads_go_on(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(clean_forcibly=False)) as broker:
             await fill(broker, 3)
@@ -293,10 +293,10 @@ class TestFullDisk:
                 (outcome,) = await produce(broker, incoming("t", numbered_bodies(1, first=3)))
                 answers.append((outcome.code, outcome.remark))
                 assert (await numbers(broker))[:3] == [0, 1, 2]
-                assert (await status(broker)).store.write_refusal == outcome.remark
+                assert (await status(broker)).store.write_rejection == outcome.remark
             ok, full = (ResponseCode.SUCCESS, ""), "the disk is {}% full; writes are accepted again at 85%"
-            refused = [(ResponseCode.SYSTEM_ERROR, full.format(used)) for used in (90, 86)]
-            assert answers == [ok, *refused, ok, ok]
+            rejected = [(ResponseCode.SYSTEM_ERROR, full.format(used)) for used in (90, 86)]
+            assert answers == [ok, *rejected, ok, ok]
 
 
 async def status(broker: Broker) -> pb.GetBrokerStatusResponse:
@@ -308,7 +308,7 @@ class TestGuard:
         await fill(broker, 15)
         broker.offsets.commit("late", [("t", 0, Progress(consumed))])
 
-    async def test_refuse_keeps_what_a_group_has_not_consumed_and_refuses_writes_when_it_should_go(self) -> None:
+    async def test_reject_keeps_what_a_group_has_not_consumed_and_rejects_writes_when_it_should_go(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
             await self.filled(broker, consumed=IN_FILE - 1)
@@ -326,7 +326,7 @@ class TestGuard:
             (outcome,) = await produce(broker, incoming("t", numbered_bodies(1)))
             assert outcome.code is ResponseCode.SUCCESS
 
-    async def test_refuse_lets_files_go_when_an_operator_deletes_the_group_on_the_full_disk(self) -> None:
+    async def test_reject_lets_files_go_when_an_operator_deletes_the_group_on_the_full_disk(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
             await self.filled(broker, consumed=0)
@@ -338,7 +338,7 @@ class TestGuard:
             await clean(broker, clock, disk, 0.5)
             await fill(broker, 1)
 
-    async def test_refuse_keeps_a_queue_that_was_added_while_the_group_was_away(self) -> None:
+    async def test_reject_keeps_a_queue_that_was_added_while_the_group_was_away(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
             await broker.topic_administration.update(TopicConfig("t", 1, 1))
@@ -353,7 +353,7 @@ class TestGuard:
             assert "not consumed by away (queue 1 of t)" in outcome.remark
             assert await broker.offsets.begin("away", "t", 1, last, whole_topic=True) == Progress(0)
 
-    async def test_refuse_keeps_an_expired_file_and_writes_go_on(self) -> None:
+    async def test_reject_keeps_an_expired_file_and_writes_go_on(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(4))
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
             await self.filled(broker, consumed=0)
@@ -369,7 +369,7 @@ class TestGuard:
             await self.filled(broker, consumed=0)
             await clock.advance(72 * HOUR_S)
             await clean(broker, clock, disk, 0.95)
-            assert broker.store.gate.refusal is not None
+            assert broker.store.gate.rejection is not None
             await clean(broker, clock, disk, 0.5)
             await fill(broker, 1)
             assert log_files(disk) == [0, 1, 2]

@@ -80,12 +80,12 @@ async def test_produce_answers_each_batch_of_each_request() -> None:
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_a_frame_with_too_many_batches_is_refused_and_the_stream_goes_on() -> None:
+async def test_a_frame_with_too_many_batches_is_rejected_and_the_stream_goes_on() -> None:
     async with served() as wire:
         call = wire.stub.Produce()
         await call.write(pb.ProduceRequest(request_id=1, batches=[batch()] * (FRAME_BATCHES_MAX + 1)))
-        refused = await call.read()
-        assert {result.code for result in refused.results} == {common_pb2.MESSAGE_ILLEGAL}
+        rejected = await call.read()
+        assert {result.code for result in rejected.results} == {common_pb2.MESSAGE_ILLEGAL}
         await call.write(pb.ProduceRequest(request_id=2, batches=[batch()]))
         assert (await call.read()).results[0].code == common_pb2.SUCCESS
         call.cancel()
@@ -164,7 +164,7 @@ async def test_a_session_joins_its_groups_and_its_end_leaves_them() -> None:
         stays.cancel()
 
 
-async def test_an_illegal_group_is_answered_and_a_nameless_client_is_refused() -> None:
+async def test_an_illegal_group_is_answered_and_a_nameless_client_is_rejected() -> None:
     async with served() as wire:
         call = wire.stub.Session()
         await call.write(heartbeat("a", "not a name"))
@@ -201,7 +201,7 @@ async def test_offsets_are_asked_for_and_committed() -> None:
         assert (await wire.stub.GetQueueOffsets(unknown)).code == common_pb2.TOPIC_NOT_EXIST
 
 
-async def test_send_back_of_a_made_up_message_is_refused() -> None:
+async def test_send_back_of_a_made_up_message_is_rejected() -> None:
     async with served() as wire:
         response = await wire.stub.ConsumerSendBack(pb.ConsumerSendBackRequest(group="g", log_offset=12))
         assert (response.code, bool(response.remark)) == (common_pb2.QUERY_NOT_FOUND, True)
@@ -255,8 +255,8 @@ async def test_groups_and_their_progress_travel_as_they_are() -> None:
         assert list(listed.groups) == [config]
         await wire.stub.Send(pb.SendRequest(batch=batch()))
         pull = pb.PullRequest(group="g", topic="t", max_messages=1, max_bytes=1)
-        refused = await wire.stub.Pull(pull)
-        assert (refused.code, "consumeEnable=false" in refused.remark) == (common_pb2.NO_PERMISSION, True)
+        rejected = await wire.stub.Pull(pull)
+        assert (rejected.code, "consumeEnable=false" in rejected.remark) == (common_pb2.NO_PERMISSION, True)
         stats = await wire.admin.GetConsumeStats(admin_service_pb2.GetConsumeStatsRequest(group="g", topic="t"))
         assert [(one.queue_id, one.broker_offset, one.consumer_offset) for one in stats.queues] == [
             (0, 1, -1),
@@ -266,7 +266,7 @@ async def test_groups_and_their_progress_travel_as_they_are() -> None:
         ]
 
 
-async def test_what_is_refused_and_what_the_disk_refuses_is_an_answer() -> None:
+async def test_what_is_rejected_and_what_the_disk_rejects_is_an_answer() -> None:
     async with served() as wire:
         await wire.stub.Send(pb.SendRequest(batch=batch()))
         missing = await wire.admin.DeleteTopic(admin_service_pb2.DeleteTopicRequest(topic="missing"))
@@ -289,7 +289,7 @@ async def test_what_is_refused_and_what_the_disk_refuses_is_an_answer() -> None:
         wire.disk.before = lambda call, path: None
         for code in (common_pb2.SUCCESS, common_pb2.TOPIC_NOT_EXIST):
             again = await wire.admin.DeleteTopic(admin_service_pb2.DeleteTopicRequest(topic="t"))
-            assert again.code == code, "the refused deletion has changed nothing"
+            assert again.code == code, "the rejected deletion has changed nothing"
 
 
 def test_the_codes_of_the_wire_are_those_of_the_core() -> None:

@@ -1,4 +1,4 @@
-"""Members over the wire: refused heartbeats, queue locks, and commands that go down a session and come up answered."""
+"""Members over the wire: rejected heartbeats, queue locks, and commands that go down a session and come up answered."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_queues_are_locked_kept_and_given_back() -> None:
 
 
 @pytest.mark.parametrize("method", ["LockQueues", "UnlockQueues"])
-async def test_too_many_queues_at_once_are_refused(method: str) -> None:
+async def test_too_many_queues_at_once_are_rejected(method: str) -> None:
     async with served() as wire:
         request_type = getattr(pb, f"{method}Request")
         queues = [common.QueueRef(topic="t")] * (QUEUES_PER_REQUEST_MAX + 1)
@@ -152,7 +152,7 @@ async def test_running_info_is_asked_of_the_member_itself() -> None:
         (None, common.CONSUMER_NOT_ONLINE, "session has ended"),
     ],
 )
-async def test_what_is_no_running_info_becomes_a_refusal(
+async def test_what_is_no_running_info_becomes_a_rejection(
     answer: pb.CommandAnswer | None, code: int, sentence: str
 ) -> None:
     async with served() as wire:
@@ -184,10 +184,10 @@ async def test_a_message_is_consumed_by_the_member_that_was_chosen() -> None:
         answer = pb.CommandAnswer(command_id=command.command_id, consumed=result)
         await sessions["b"].write(pb.SessionRequest(command_answer=answer))
         assert await asking == admin_pb.ConsumeMessageDirectlyResponse(result=result)
-        refused = await wire.admin.ConsumeMessageDirectly(
+        rejected = await wire.admin.ConsumeMessageDirectly(
             admin_pb.ConsumeMessageDirectlyRequest(group="g", client_id="b", log_offset=outcome.base_log_offset + 1)
         )
-        assert refused.code == common.QUERY_NOT_FOUND
+        assert rejected.code == common.QUERY_NOT_FOUND
         for session in sessions.values():
             session.cancel()
 

@@ -20,7 +20,7 @@ from mq_broker.embedded.embedded_broker import AbortedCallError, CallContext, Me
 from mq_broker.testing import incoming, produce
 from osenv.sim_clock import settle
 
-REFUSED = "progress that a of group g reports is refused"
+REJECTED = "progress that a of group g reports is rejected"
 
 
 class Services:
@@ -135,8 +135,8 @@ async def test_who_has_not_heard_of_a_new_beginning_learns_it_from_the_answer() 
         answer = await services.broker("UpdateConsumerOffset", update(queue(9)))
         assert (answer.code, answer.remark.startswith("left out")) == (common_pb2.SUCCESS, True)
         assert list(answer.queues) == [queue(3, version=1, log_end=services.log_end)]
-        refused = await services.broker("UpdateConsumerOffset", update(queue(11), set=True))
-        assert (refused.code, "allowed are 0 to 10" in refused.remark) == (common_pb2.SYSTEM_ERROR, True)
+        rejected = await services.broker("UpdateConsumerOffset", update(queue(11), set=True))
+        assert (rejected.code, "allowed are 0 to 10" in rejected.remark) == (common_pb2.SYSTEM_ERROR, True)
         assert services.progress() == Progress(3, (), 1)
 
 
@@ -149,12 +149,12 @@ async def test_a_group_begins_where_it_is_told() -> None:
         assert again.offset == 10
         with pytest.raises(
             AbortedCallError, match="3 is no valid consume_from_where; allowed are 0, 1 and 2"
-        ) as refused:
+        ) as rejected:
             await services.broker("QueryConsumerOffset", ask(where=3))
-        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert rejected.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_too_many_queues_are_refused() -> None:
+async def test_too_many_queues_are_rejected() -> None:
     async with served() as services:
         many = [queue(1)] * (QUEUES_PER_REQUEST_MAX + 1)
         with pytest.raises(AbortedCallError, match="has 16385 items in this request; at most 16384"):
@@ -196,7 +196,7 @@ async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog
         await stream.write(pull(1))
         assert (await stream.read()).poll_id == 1
         assert services.progress() == Progress(5)
-        levels = [record.levelno for record in caplog.records if record.getMessage().startswith(REFUSED)]
+        levels = [record.levelno for record in caplog.records if record.getMessage().startswith(REJECTED)]
         assert levels == [logging.WARNING] + [logging.DEBUG] * 3
         assert "at most 16384 are allowed" in caplog.text
         assert "left out" in caplog.text

@@ -1,4 +1,4 @@
-"""Requests to a slave: it serves reads, and refuses what only its master may do.
+"""Requests to a slave: it serves reads, and rejects what only its master may do.
 
 Mechanisms H3, H4.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from mq_broker.core.consumer_offsets import Progress, version_of
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import LockedQueue
 from mq_broker.core.pulling import PullQuery, PullResult, SlaveReads
 from mq_broker.core.replica_state import ReplicationOptions
@@ -56,7 +56,7 @@ def state_of(broker: Broker) -> tuple[int, ...]:
     return (broker.store.log_end, *(state.data_version for state in states))
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         "request_",
         [
@@ -76,36 +76,36 @@ class TestRefused:
             pytest.param(lambda b: b.transaction_administration.get("tx"), id="look at a transaction"),
         ],
     )
-    async def test_what_only_the_master_may_do_is_refused_and_changes_nothing(
+    async def test_what_only_the_master_may_do_is_rejected_and_changes_nothing(
         self, request_: Callable[[Broker], Awaitable[object]]
     ) -> None:
         async with a_slave() as broker:
             before = state_of(broker)
-            with pytest.raises(RefusedError, match="brokerId 0") as refused:
+            with pytest.raises(RejectedError, match="brokerId 0") as rejected:
                 await request_(broker)
-            assert refused.value.code is NOT_LEADER
+            assert rejected.value.code is NOT_LEADER
             assert state_of(broker) == before
 
-    async def test_the_end_of_a_transaction_is_refused(self) -> None:
+    async def test_the_end_of_a_transaction_is_rejected(self) -> None:
         async with a_slave() as broker:
             before = state_of(broker)
             ended = await broker.transactions.end("shop", "tx", TransactionState.COMMIT_MESSAGE, from_check=False)
             assert (ended.code, "brokerId 0" in ended.remark) == (NOT_LEADER, True)
             assert state_of(broker) == before
 
-    async def test_what_comes_back_is_refused_and_makes_no_retry_topic(self) -> None:
+    async def test_what_comes_back_is_rejected_and_makes_no_retry_topic(self) -> None:
         async with a_slave() as broker:
             before = state_of(broker)
             code, remark, _ = await broker.send_back.send_back("new", 0, delay_level=0, max_reconsume_times=0)
             assert (code, "brokerId 0" in remark) == (NOT_LEADER, True)
             assert state_of(broker) == before
 
-    async def test_unlocking_is_refused(self) -> None:
+    async def test_unlocking_is_rejected(self) -> None:
         async with a_slave() as broker:
-            with pytest.raises(RefusedError, match="brokerId 0"):
+            with pytest.raises(RejectedError, match="brokerId 0"):
                 broker.queue_locking.unlock("g", "c", [LockedQueue("t", 0)])
 
-    async def test_a_reset_that_was_asked_for_before_the_master_stepped_down_is_refused(self) -> None:
+    async def test_a_reset_that_was_asked_for_before_the_master_stepped_down_is_rejected(self) -> None:
         """Searching by time takes a moment, in which the role may change."""
         async with a_slave() as broker:
             broker.store.follows = False
@@ -116,9 +116,9 @@ class TestRefused:
                 return await search(topic, queue_id, timestamp_ms)
 
             broker.querying.offset_by_time = steps_down  # type: ignore[method-assign]
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(RejectedError) as rejected:
                 await broker.consume_progress.reset("g", "t", 0, force=True)
-            assert (refused.value.code, broker.consumer_offsets.places()) == (NOT_LEADER, [])
+            assert (rejected.value.code, broker.consumer_offsets.places()) == (NOT_LEADER, [])
 
     @pytest.mark.parametrize(
         ("error", "code"),
@@ -128,7 +128,7 @@ class TestRefused:
             (StoreFullError("no"), ResponseCode.SYSTEM_ERROR),
         ],
     )
-    def test_what_the_store_refuses_has_a_code(self, error: Exception, code: ResponseCode) -> None:
+    def test_what_the_store_rejects_has_a_code(self, error: Exception, code: ResponseCode) -> None:
         assert code_of(error) is code  # type: ignore[arg-type]
 
 
@@ -174,7 +174,7 @@ class TestServed:
             assert broker.offsets.query("g", "t", 1) == Progress(0)
 
     async def test_who_reports_messages_that_were_lost_hears_that_everything_was_asked_anew(self) -> None:
-        """They lie beyond the end of a queue that is shorter now; that must not end in a refusal."""
+        """They lie beyond the end of a queue that is shorter now; that must not end in a rejection."""
         async with a_slave() as broker:
             broker.store.follows = False
             broker.offsets.commit("g", [("t", 0, Progress(4))])
@@ -301,9 +301,9 @@ class TestNear:
 
 class TestGroupSettings:
     @pytest.mark.parametrize("wrong", [{"broker_id": -1}, {"which_broker_when_consume_slowly": 1 << 31}])
-    async def test_ids_of_brokers_that_cannot_be_are_refused(self, wrong: dict[str, int]) -> None:
+    async def test_ids_of_brokers_that_cannot_be_are_rejected(self, wrong: dict[str, int]) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            with pytest.raises(RefusedError, match=r"broker id .*; allowed are 0"):
+            with pytest.raises(RejectedError, match=r"broker id .*; allowed are 0"):
                 await broker.group_administration.update(SubscriptionGroup("g", **wrong))  # type: ignore[arg-type]
 
     async def test_they_are_kept(self) -> None:

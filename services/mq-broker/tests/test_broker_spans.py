@@ -370,15 +370,15 @@ async def test_what_is_carried_over_keeps_its_sender() -> None:
         assert one.told.in_words() == ["wait t 4-10s"]
 
 
-async def test_a_delivery_that_the_disk_refuses_has_no_span_and_the_next_try_has_one() -> None:
+async def test_a_delivery_that_the_disk_rejects_has_no_span_and_the_next_try_has_one() -> None:
     async with scene() as one:
         await produce(one.broker, message(delay_level=1))
 
-        def refuse(call: str, path: Path) -> None:
+        def reject(call: str, path: Path) -> None:
             if call == "pwrite":
                 raise OSError(errno.ENOSPC, "no space left")
 
-        one.disk.before = refuse
+        one.disk.before = reject
         await one.clock.advance(1)
         assert not one.told.in_words()
         one.disk.before = lambda call, path: None
@@ -396,10 +396,10 @@ async def test_a_half_that_cannot_be_read_is_rolled_back_all_the_same(monkeypatc
     async with scene() as one:
         await produce(one.broker, half("t", b"x", "m", properties=NAMED))
 
-        async def refuse(log_offset: int) -> Record:
+        async def reject(log_offset: int) -> Record:
             raise OSError(errno.EIO, "input/output error")
 
-        monkeypatch.setattr(one.broker.store.reader, "read_record", refuse)
+        monkeypatch.setattr(one.broker.store.reader, "read_record", reject)
         assert (await end(one.broker, "m", ROLLBACK)).outcome is ROLLBACK
         assert one.told.finished == ()
 
@@ -446,8 +446,8 @@ class Fixed:
         self.ended += 1
 
 
-def write(refused: bool) -> None:
-    if refused:
+def write(rejected: bool) -> None:
+    if rejected:
         raise OSError(errno.ENOSPC, "no space left")
 
 
@@ -462,10 +462,10 @@ STEP = Step(Operation.WAIT, 0, 1)
     flags=st.integers(0, 255),
     body=st.binary(min_size=1, max_size=40) | st.just(f"\x02traceparent\x01{SAMPLED}\x02".encode()),
     topic=st.sampled_from(["t", "traceparent", "é" * 20]),
-    refused=st.booleans(),
+    rejected=st.booleans(),
 )
-def test_nothing_but_16_digits_changes_and_they_come_back_when_the_write_is_refused(
-    before: dict[str, str], after: dict[str, str], flags: int, body: bytes, topic: str, refused: bool
+def test_nothing_but_16_digits_changes_and_they_come_back_when_the_write_is_rejected(
+    before: dict[str, str], after: dict[str, str], flags: int, body: bytes, topic: str, rejected: bool
 ) -> None:
     sent = f"00-{TRACE}-{SENDER}-{flags:02x}"
     properties = before | {"traceparent": sent} | after
@@ -474,7 +474,7 @@ def test_nothing_but_16_digits_changes_and_they_come_back_when_the_write_is_refu
     try:
         with traced(spans, [(batch, STEP)]):
             carried = bytes(batch.buffer)
-            write(refused)
+            write(rejected)
     except OSError:
         assert bytes(batch.buffer) == data
     if flags & 1 and properties["traceparent"] == sent:
@@ -483,7 +483,7 @@ def test_nothing_but_16_digits_changes_and_they_come_back_when_the_write_is_refu
         }
         assert decode_properties(decode_record(carried).properties) == expected
         assert sum(old != new for old, new in zip(data, carried, strict=True)) == 16
-        assert (spans.begun, spans.ended) == (1, 0 if refused else 1)
+        assert (spans.begun, spans.ended) == (1, 0 if rejected else 1)
     else:
         assert (carried, spans.begun) == (data, 0)
 

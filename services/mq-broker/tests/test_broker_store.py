@@ -72,7 +72,7 @@ async def test_the_log_rolls_over_to_the_next_file_with_a_blank_and_queues_to_th
         assert await stored_bodies(broker) == wanted
 
 
-async def test_a_batch_longer_than_a_file_is_refused_and_the_next_one_is_stored() -> None:
+async def test_a_batch_longer_than_a_file_is_rejected_and_the_next_one_is_stored() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         (outcome,) = await produce(broker, incoming("t", [bytes(LOG_FILE_BYTES)]))
         assert outcome.code is ResponseCode.MESSAGE_ILLEGAL
@@ -158,7 +158,7 @@ async def test_the_real_disk_keeps_the_same_store(tmp_path: Path) -> None:
         disk.close()
 
 
-async def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:
+async def test_a_second_broker_on_the_same_store_is_rejected(tmp_path: Path) -> None:
     disk = RealDisk()
     options = store_options(root=tmp_path)
     try:
@@ -316,14 +316,14 @@ class TestRecovery:
 
 
 class TestFailingDisk:
-    async def test_a_full_disk_refuses_the_write_and_reads_go_on(self) -> None:
+    async def test_a_full_disk_rejects_the_write_and_reads_go_on(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock()) as broker:
             await produce(broker, incoming("t", bodies(3)))
             disk.before = fail_on("pwrite", errno.ENOSPC)
             (outcome,) = await produce(broker, incoming("t", bodies(1, first=3)))
             assert outcome.code is ResponseCode.SYSTEM_ERROR
-            assert "refused" in outcome.remark
+            assert "rejected" in outcome.remark
             assert await stored_bodies(broker) == bodies(3)
             disk.before = lambda call, path: None
             (outcome,) = await produce(broker, incoming("t", bodies(1, first=3)))
@@ -344,7 +344,7 @@ class TestFailingDisk:
         async with running_broker(disk, SimClock()) as broker:
             assert await stored_bodies(broker) == [*bodies(1), *same_length]
 
-    async def test_no_room_for_the_consume_queue_refuses_before_the_log_is_touched(self) -> None:
+    async def test_no_room_for_the_consume_queue_rejects_before_the_log_is_touched(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock()) as broker:
             end = broker.store.log_end
@@ -355,7 +355,7 @@ class TestFailingDisk:
             disk.before = lambda call, path: None
             assert (await produce(broker, incoming("t", bodies(1))))[0].code is ResponseCode.SUCCESS
 
-    async def test_no_room_for_all_batches_of_one_queue_refuses_each_of_them(self) -> None:
+    async def test_no_room_for_all_batches_of_one_queue_rejects_each_of_them(self) -> None:
         """Each batch alone would fit into what the consume queue has on disk; both do not."""
         disk, count = SimDisk(), QUEUE_FILE_ENTRIES * 3 // 10
         async with running_broker(disk, SimClock()) as broker:

@@ -1,4 +1,4 @@
-"""A store that a newer program has written is refused and left as it is; one without a version is an old one."""
+"""A store that a newer program has written is rejected and left as it is; one without a version is an old one."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ async def bodies(disk: SimDisk) -> list[bytes]:
         return [record.body for record in await read_all(broker, "t")]
 
 
-def refused(disk: SimDisk, kind: type[Exception]) -> str:
-    """The sentence with which a start is refused, which changes nothing."""
+def rejected(disk: SimDisk, kind: type[Exception]) -> str:
+    """The sentence with which a start is rejected, which changes nothing."""
     before = disk.contents()
     with pytest.raises(kind) as raised:
         Broker(disk, SimClock(), broker_options(), store_options())
@@ -144,11 +144,11 @@ class TestWriting:
         assert read_file(disk, LAYOUT.version) == whole
 
 
-class TestRefused:
+class TestRejected:
     async def test_a_newer_store(self) -> None:
         disk = await used_store()
         put(disk, LAYOUT.version, encode_version(NEWER))
-        assert refused(disk, StoreVersionError) == (
+        assert rejected(disk, StoreVersionError) == (
             f"/store/version says version {NEWER}, and this program knows versions up to {STORE_VERSION}: a newer one "
             "has written the store; start that one; nothing has been changed"
         )
@@ -158,12 +158,12 @@ class TestRefused:
     async def test_a_newer_store_of_which_one_line_is_damaged(self) -> None:
         disk = await used_store()
         put(disk, LAYOUT.version, b"\0" * LINE_BYTES + encode_version(NEWER)[LINE_BYTES:])
-        assert f"says version {NEWER}" in refused(disk, StoreVersionError)
+        assert f"says version {NEWER}" in rejected(disk, StoreVersionError)
 
     async def test_an_unreadable_version_is_an_error(self) -> None:
         disk = await used_store()
         put(disk, LAYOUT.version, b"\0" * 1_024)
-        assert re.fullmatch(r"/store/version is damaged, .*remove the file", refused(disk, StoreDamagedError))
+        assert re.fullmatch(r"/store/version is damaged, .*remove the file", rejected(disk, StoreDamagedError))
         disk.unlink(LAYOUT.version)
         assert len(await bodies(disk)) == 11
 
@@ -171,7 +171,7 @@ class TestRefused:
     async def test_a_newer_document(self, name: str) -> None:
         disk = await used_store()
         put(disk, LAYOUT.config / name, newer(encode_document({"dataVersion": {"counter": 1}}, 0)))
-        assert refused(disk, StoreVersionError) == (
+        assert rejected(disk, StoreVersionError) == (
             f"/store/config/{name} says version 2, and this program knows versions up to 1: a newer one has written "
             "the store; start that one; nothing has been changed"
         )
@@ -180,7 +180,7 @@ class TestRefused:
         disk = SimDisk()
         disk.make_dirs(STORE_ROOT)
         put(disk, LAYOUT.version, encode_version(NEWER))
-        refused(disk, StoreVersionError)
+        rejected(disk, StoreVersionError)
         assert disk.list_dir(STORE_ROOT) == ["version"]
 
     async def test_a_newer_timer_is_built_anew(self) -> None:

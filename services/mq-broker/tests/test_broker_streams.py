@@ -38,7 +38,7 @@ class _SlowStream:
 
 
 async def test_a_bad_request_ends_the_stream_only_after_the_write_that_is_under_way() -> None:
-    # gRPC refuses a status while a message is being written, and the peer would then wait for ever.
+    # gRPC rejects a status while a message is being written, and the peer would then wait for ever.
     stream, replies = _SlowStream(), Replies(ResponseMemory(SimClock()).share("peer"))
 
     def handle(request: str) -> None:

@@ -98,7 +98,7 @@ TAKEN = (ResponseCode.SUCCESS, "")
 
 class TestJoining:
     @pytest.mark.mechanism("C4")
-    async def test_a_newcomer_that_differs_is_refused_with_the_difference_and_what_to_do(self) -> None:
+    async def test_a_newcomer_that_differs_is_rejected_with_the_difference_and_what_to_do(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             assert beat(broker, client("X", "closers", topics=PAID)) == TAKEN
             code, sentence = beat(broker, client("Y", "closers", topics=CREATED))
@@ -119,7 +119,7 @@ class TestJoining:
             assert (members.consumer_ids("closers"), members.consumer_ids("openers")) == (["X"], ["Y"])
             assert len(members.producer_sessions("shop")) == 1
 
-    async def test_several_refusals_are_all_told_and_the_first_gives_the_code(self) -> None:
+    async def test_several_rejections_are_all_told_and_the_first_gives_the_code(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             beat(broker, client("X", "a", "b", topics=PAID))
             code, sentence = beat(broker, client("Y", "no good", "a", "b", topics=CREATED))
@@ -141,7 +141,7 @@ class TestJoining:
             beat(broker, client("X", "g", topics=PAID))
             assert beat(broker, client("X", "g", topics=CREATED)) == TAKEN
 
-    async def test_who_was_refused_is_taken_when_the_others_have_gone(self) -> None:
+    async def test_who_was_rejected_is_taken_when_the_others_have_gone(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             x, y = RecordingSession(), RecordingSession()
             beat(broker, client("X", "g", topics=PAID), x)
@@ -157,14 +157,14 @@ class TestJoining:
             said = client("Y", "g", topics=PAID, broadcasting=broadcasting, orderly=orderly)
             assert beat(broker, said)[0] is ResponseCode.SUBSCRIPTION_NOT_CONSISTENT
 
-    async def test_an_expression_that_cannot_be_read_is_refused_at_once(self) -> None:
+    async def test_an_expression_that_cannot_be_read_is_rejected_at_once(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             code, sentence = beat(broker, client("X", "g", topics={"orders": "a ||"}))
             assert code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
             assert sentence.startswith("group 'g', topic 'orders': the tag expression 'a ||'")
             assert broker.groups.get("g") is None
 
-    async def test_sql92_is_refused_while_the_broker_does_not_filter_by_it(self) -> None:
+    async def test_sql92_is_rejected_while_the_broker_does_not_filter_by_it(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             said = ClientGroups("X", consumers=(wanting(Subscription("orders", "a > 1", SQL)),))
             code, sentence = beat(broker, said)

@@ -176,7 +176,7 @@ class TestWallClock:
 class TestLimits:
     @pytest.mark.mechanism("D7")
     @pytest.mark.parametrize("absolute", [True, False])
-    async def test_40_days_are_allowed_and_a_millisecond_more_is_refused_with_the_limit(self, absolute: bool) -> None:
+    async def test_40_days_are_allowed_and_a_millisecond_more_is_rejected_with_the_limit(self, absolute: bool) -> None:
         async with delivering_broker(SimDisk(), SimClock(START_MS)) as broker:
             outcomes = []
             for delay_ms in (DELAY_MS_MAX, DELAY_MS_MAX + 1):
@@ -193,14 +193,14 @@ class TestLimits:
             ({TIMER_DELIVER_MS: "5"}, 3),
         ],
     )
-    async def test_two_ways_to_ask_for_a_delay_are_refused(self, properties: dict[str, str], delay_level: int) -> None:
+    async def test_two_ways_to_ask_for_a_delay_are_rejected(self, properties: dict[str, str], delay_level: int) -> None:
         async with delivering_broker(SimDisk(), SimClock()) as broker:
             (outcome,) = await produce(broker, asking(properties, delay_level))
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL
             assert outcome.remark.endswith("one of them is allowed")
 
     @pytest.mark.parametrize("value", ["", "-1", "1.5", "soon", "٣", "99999999999", " 5"])
-    async def test_what_is_no_number_is_refused(self, value: str) -> None:
+    async def test_what_is_no_number_is_rejected(self, value: str) -> None:
         async with delivering_broker(SimDisk(), SimClock()) as broker:
             (outcome,) = await produce(broker, asking({TIMER_DELAY_MS: value}))
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL

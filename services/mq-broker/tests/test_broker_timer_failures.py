@@ -1,4 +1,4 @@
-"""The order of due times when its files are lost or damaged, and when the disk refuses or fails."""
+"""The order of due times when its files are lost or damaged, and when the disk rejects or fails."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class TestLost:
         assert len(await world.drain(5_000)) == 20 * COUNT
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize("call", ["make_dirs", "open", "pwrite", "replace"])
     async def test_what_cannot_be_written_stays_in_memory(self, call: str, caplog: pytest.LogCaptureFixture) -> None:
         world = Waiting(keys_in_memory=10)
@@ -159,7 +159,7 @@ class TestRefused:
         assert world.open() == 100
         assert await world.drain() == [(at, at) for at in range(100)]
 
-    async def test_a_refused_run_takes_no_room(self) -> None:
+    async def test_a_rejected_run_takes_no_room(self) -> None:
         world = Waiting(keys_in_memory=COUNT)
         world.add(*range(5 * COUNT))
         writes: list[Path] = []
@@ -191,7 +191,7 @@ class TestRefused:
         assert world.index.keys_in_memory == 0
         running.cancel()
 
-    async def test_a_merge_that_is_refused_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_merge_that_is_rejected_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timer_runs, "FAN_IN", 2)
         world = Waiting(keys_in_memory=COUNT)
         for _ in range(2):
@@ -204,7 +204,7 @@ class TestRefused:
         assert world.disk.list_dir(FOLDER) == before
         assert await world.drain(1_000) == sorted((at % COUNT, at) for at in range(2 * COUNT))
 
-    async def test_a_read_that_is_refused_takes_nothing(self) -> None:
+    async def test_a_read_that_is_rejected_takes_nothing(self) -> None:
         world = await stopped()
         world.open()
         fail(world.disk, OSError(errno.ENOMEM, "no memory"), "pread")

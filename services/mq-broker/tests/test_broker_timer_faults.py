@@ -205,16 +205,16 @@ class TestRestarts:
             assert await bodies(broker) == [b"%d" % number for number in reversed(range(20))]
             assert broker.delay.delivery.lateness(TIMER).max_ms == 60_000 - 3_100
 
-    async def test_a_disk_that_refuses_the_delivery_is_asked_again_after_10_s(self) -> None:
+    async def test_a_disk_that_rejects_the_delivery_is_asked_again_after_10_s(self) -> None:
         disk, clock = SimDisk(), SimClock(START_MS)
         async with delivering_broker(disk, clock) as broker:
             await produce(broker, timed("t", b"x", delay_ms=1_000))
 
-            def refuse(call: str, path: Path) -> None:
+            def reject(call: str, path: Path) -> None:
                 if call == "pwrite":
                     raise OSError(errno.ENOSPC, "no space left")
 
-            disk.before = refuse
+            disk.before = reject
             await clock.advance(1.5)
             disk.before = lambda call, path: None
             await clock.advance(9.499)

@@ -100,7 +100,7 @@ class TestWire:
                 assert (answer.code, answer.phase) == (common_pb2.SUCCESS, pb.TP_COMMITTED)
             assert await visible(broker) == [b"x"]
 
-    async def test_what_makes_no_sense_is_refused_with_a_sentence(self) -> None:
+    async def test_what_makes_no_sense_is_rejected_with_a_sentence(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, half("t", b"x", "tx"))
             for answer, sentence in (
@@ -123,7 +123,7 @@ class TestWire:
     async def test_a_disk_that_is_full_decides_nothing(self) -> None:
         async with running_broker(SimDisk(), SimClock(), options=OPTIONS) as broker:
             await park(broker, "tx")
-            full = RetentionOptions(normal_share=0, forced_share=0, refuse_share=0)
+            full = RetentionOptions(normal_share=0, forced_share=0, reject_share=0)
             broker.reconfigure(OPTIONS, full)
             await broker.retention.round()
             answer = await decided(broker, "tx", COMMIT)

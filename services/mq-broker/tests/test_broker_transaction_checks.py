@@ -101,7 +101,7 @@ class TestWhen:
             assert all(CHECK_IMMUNITY_TIME_IN_SECONDS not in decode_properties(one.properties) for one in records)
 
     @pytest.mark.parametrize("value", ["", "-1", "1.5", "x", "\N{SUPERSCRIPT TWO}", "3456001", "9" * 40])
-    async def test_an_immunity_that_makes_no_sense_is_refused_with_a_sentence(self, value: str) -> None:
+    async def test_an_immunity_that_makes_no_sense_is_rejected_with_a_sentence(self, value: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             odd = half("t", b"x", "tx", properties={CHECK_IMMUNITY_TIME_IN_SECONDS: value})
             (outcome,) = await produce(broker, odd)
@@ -254,13 +254,13 @@ class TestRounds:
             session = join(broker)
             for number in range(3):
                 await produce(broker, half("t", b"body %d" % number, f"tx-{number}"))
-            refusals = iter([OSError(errno.ENOSPC, "no room")])
+            rejections = iter([OSError(errno.ENOSPC, "no room")])
 
-            def refuse_once(call: str, path: Path) -> None:
-                if call == "pwrite" and path.parent == LAYOUT.commit_log and (error := next(refusals, None)):
+            def reject_once(call: str, path: Path) -> None:
+                if call == "pwrite" and path.parent == LAYOUT.commit_log and (error := next(rejections, None)):
                     raise error
 
-            monkeypatch.setattr(disk, "before", refuse_once)
+            monkeypatch.setattr(disk, "before", reject_once)
             await broker.transactions.checks.check_all()
             assert len(session.checks) == 2
             await broker.transactions.checks.check_all()
@@ -275,7 +275,7 @@ class TestRounds:
             session = join(broker)
             for number in range(20):
                 await produce(broker, half("t", b"x", f"tx-{number}"))
-            full = RetentionOptions(normal_share=0, forced_share=0, refuse_share=0)
+            full = RetentionOptions(normal_share=0, forced_share=0, reject_share=0)
             broker.reconfigure(options, full)
             await broker.retention.round()
             caplog.clear()

@@ -73,7 +73,7 @@ async def test_ending_it_again_tells_the_first_outcome_and_delivers_nothing_twic
 
 
 @pytest.mark.mechanism("P17")
-async def test_a_made_up_id_and_a_stranger_are_refused() -> None:
+async def test_a_made_up_id_and_a_stranger_are_rejected() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await produce(broker, half("t", b"x", "tx"))
         ended = await end(broker, "made up", COMMIT)
@@ -83,7 +83,7 @@ async def test_a_made_up_id_and_a_stranger_are_refused() -> None:
         assert await visible(broker) == []
 
 
-async def test_half_messages_that_make_no_sense_are_refused() -> None:
+async def test_half_messages_that_make_no_sense_are_rejected() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         two = half("t", b"x", "a"), half("t", b"y", "b")
         joined = type(two[0])("t", 0, 2, two[0].records + two[1].records)

@@ -44,7 +44,7 @@ def test_rocketmq_key_names_are_understood() -> None:
         ("enableControllerInNamesrv=true", "this version has no replication and no election; allowed is false"),
     ],
 )
-def test_bad_value_is_refused_with_exit_code_2(pair: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_value_is_rejected_with_exit_code_2(pair: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, _, value = pair.partition("=")
     with pytest.raises(ConfigError):
         ConfigSource(FORMAT, options={name: value}).read()
@@ -68,7 +68,7 @@ def test_override_wins_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["-c", "/nonexistent/namesrv.conf"], "/nonexistent/namesrv.conf cannot be read"),
     ],
 )
-def test_bad_command_line_is_refused_with_exit_code_2(
+def test_bad_command_line_is_rejected_with_exit_code_2(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

@@ -60,8 +60,8 @@ def addresses(table: RouteTable) -> dict[int, str]:
     return {} if found is None else dict(found.brokers[0].addresses)
 
 
-def refused(table: RouteTable, registration: Registration, session: int) -> NotLeaderError:
-    """The refusal; it has changed nothing."""
+def rejected(table: RouteTable, registration: Registration, session: int) -> NotLeaderError:
+    """The rejection; it has changed nothing."""
     before = addresses(table), table.fences.epoch(NAME)
     with pytest.raises(NotLeaderError) as caught:
         register(table, registration, session, now=0)
@@ -79,25 +79,25 @@ class TestTwoMasters:
         assert close_session(table, 1, 0) == []
         assert addresses(table) == {0: "10.0.0.1:1002"}
 
-    def test_heartbeat_of_the_old_master_is_refused_with_its_successor(self, table: RouteTable) -> None:
+    def test_heartbeat_of_the_old_master_is_rejected_with_its_successor(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, master(B, 8), session=2, now=0)
-        error = refused(table, master(A, 7, 3), session=1)
+        error = rejected(table, master(A, 7, 3), session=1)
         assert (error.epoch, error.ha_address) == ((8, 0), "10.0.0.1:2002")
         assert "at 10.0.0.1:1001 is a master of epoch 7.3; its successor of 8.0 is at 10.0.0.1:1002" in str(error)
 
-    def test_lower_epoch_is_refused_from_a_newer_session_too(self, table: RouteTable) -> None:
+    def test_lower_epoch_is_rejected_from_a_newer_session_too(self, table: RouteTable) -> None:
         register(table, master(B, 8), session=1, now=0)
-        assert refused(table, master(A, 7, 9), session=2).epoch == (8, 0)
+        assert rejected(table, master(A, 7, 9), session=2).epoch == (8, 0)
 
     def test_higher_epoch_wins_from_an_older_session_too(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=2, now=0)
         register(table, master(B, 8), session=1, now=0)
         assert addresses(table) == {0: "10.0.0.1:1002"}
 
-    def test_same_epoch_from_another_address_is_refused_while_the_first_is_registered(self, table: RouteTable) -> None:
+    def test_same_epoch_from_another_address_is_rejected_while_the_first_is_registered(self, table: RouteTable) -> None:
         register(table, master(A, 7), session=1, now=0)
-        error = refused(table, master(B, 7), session=2)
+        error = rejected(table, master(B, 7), session=2)
         assert (error.epoch, error.ha_address) == ((7, 0), "10.0.0.1:2001")
         assert "so does 10.0.0.1:1001, which is registered" in str(error)
         close_session(table, 1, 0)
@@ -133,11 +133,11 @@ class TestAnotherStore:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
         close_session(table, 1, 0)
-        assert refused(table, master(A, 1, 1), session=3).epoch == (7, 3)
+        assert rejected(table, master(A, 1, 1), session=3).epoch == (7, 3)
 
     def test_and_not_on_an_older_stream(self, table: RouteTable) -> None:
         register(table, master(A, 7, 4), session=2, now=0)
-        assert refused(table, master(A, 7, 3), session=1).epoch == (7, 4)
+        assert rejected(table, master(A, 7, 3), session=1).epoch == (7, 4)
 
     def test_without_epochs_it_is_an_older_version(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
@@ -147,13 +147,13 @@ class TestAnotherStore:
 
 
 class TestRestoredMaster:
-    def test_it_is_refused_while_a_replica_lives_that_has_followed_a_master(self, table: RouteTable) -> None:
+    def test_it_is_rejected_while_a_replica_lives_that_has_followed_a_master(self, table: RouteTable) -> None:
         """Whatever the epochs are: they begin anew with the store."""
         register(table, master(A, 1, 1), session=1, now=0)
         register(table, replica(B, 1, Epoch(1, 1)), session=2, now=0)
         close_session(table, 1, 0)
         for start in (1, 2):
-            error = refused(table, restored(A, start), session=3)
+            error = rejected(table, restored(A, start), session=3)
             assert "replica 1 at 10.0.0.1:1002 is active" in str(error)
             assert "--oldMasterIsLost" in str(error)
             assert "--to 10.0.0.1:1001" in str(error)
@@ -163,7 +163,7 @@ class TestRestoredMaster:
 
     def test_it_is_told_of_the_replica_that_was_promoted(self, table: RouteTable) -> None:
         register(table, master(B, 2), session=2, now=0)
-        error = refused(table, restored(A, 1), session=3)
+        error = rejected(table, restored(A, 1), session=3)
         assert (error.epoch, error.ha_address) == ((2, 0), "10.0.0.1:2002")
 
     def test_it_is_the_master_beside_replicas_that_are_new_and_when_there_are_none(self, table: RouteTable) -> None:
@@ -184,7 +184,7 @@ class TestOlderVersions:
         register(table, replica(A, 0), session=1, now=0)
         register(table, master(B, 1), session=2, now=0)
         assert addresses(table) == {0: "10.0.0.1:1002"}
-        assert refused(table, replica(A, 0), session=1).epoch == (1, 0)
+        assert rejected(table, replica(A, 0), session=1).epoch == (1, 0)
 
 
 class TestSlaves:
@@ -208,7 +208,7 @@ class TestSlaves:
         assert addresses(table) == {1: "10.0.0.1:1002"}
         outcome = register(table, replica(B, 1), session=2, now=0)
         assert (outcome.ha_address, outcome.master_epoch) == ("", (7, 3))
-        error = refused(table, master(C, 7, 2), session=3)
+        error = rejected(table, master(C, 7, 2), session=3)
         assert (error.epoch, error.ha_address) == ((7, 3), "")
         assert "its successor of 7.3 is not registered now" in str(error)
 
@@ -234,7 +234,7 @@ class TestMemory:
         close_session(table, 1, 0)
         expire(table, 10, EXPIRE_SECONDS)  # the first scan that finds no broker
         expire(table, 130, EXPIRE_SECONDS)
-        refused(table, master(B, 7, 2), session=2)
+        rejected(table, master(B, 7, 2), session=2)
         expire(table, 130.001, EXPIRE_SECONDS)
         assert table.fences == {}
         register(table, master(B, 7, 2), session=2, now=131)
@@ -249,13 +249,13 @@ class TestMemory:
             expire(table, now, EXPIRE_SECONDS)
         assert table.fences == {NAME: Fence(Epoch(7, 3), "10.0.0.1:1001")}
 
-    def test_refused_master_does_not_prolong_the_memory_of_another(self, table: RouteTable) -> None:
+    def test_rejected_master_does_not_prolong_the_memory_of_another(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         unregister(table, master(A, 7, 3).identity, 0)
         for now in range(0, 140, 10):
             expire(table, now, EXPIRE_SECONDS)
             if now <= EXPIRE_SECONDS:
-                refused(table, master(B, 7, 2), session=2)
+                rejected(table, master(B, 7, 2), session=2)
         assert table.fences == {}
 
 

@@ -28,7 +28,7 @@ from mqproto.grpc_options import limited_fields
 from osenv import SimClock
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """How a stream was ended."""
 
 
@@ -47,10 +47,10 @@ class Stream:
         self._answers.put_nowait(answer)
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise RefusedError(f"{code.name}: {details}")
+        raise RejectedError(f"{code.name}: {details}")
 
     async def ask(self, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
-        """The answer. Raises RefusedError."""
+        """The answer. Raises RejectedError."""
         self._requests.put_nowait(request)
         answer = asyncio.ensure_future(self._answers.get())
         await asyncio.wait({answer, self.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -198,10 +198,10 @@ def test_topics_that_were_given_out_do_not_change() -> None:
         request("t" * 256),
     ],
 )
-async def test_a_registration_beyond_a_limit_is_refused(
+async def test_a_registration_beyond_a_limit_is_rejected(
     servicer: NameServiceServicer, broken: pb.RegisterBrokerRequest
 ) -> None:
-    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .* at most \d+ are allowed"):
+    with pytest.raises(RejectedError, match=r"INVALID_ARGUMENT: .* at most \d+ are allowed"):
         await Stream(servicer).ask(broken)
 
 
@@ -212,9 +212,9 @@ async def test_a_registration_beyond_a_limit_is_refused(
         ("QueryRoute", pb.QueryRouteRequest(topic="t" * 256)),
     ],
 )
-async def test_a_call_beyond_a_limit_is_refused(servicer: NameServiceServicer, name: str, broken: Any) -> None:
+async def test_a_call_beyond_a_limit_is_rejected(servicer: NameServiceServicer, name: str, broken: Any) -> None:
     stream = Stream(servicer)
-    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .* has .* at most"):
+    with pytest.raises(RejectedError, match=r"INVALID_ARGUMENT: .* has .* at most"):
         await getattr(servicer, name)(broken, stream)
     await stream.end()
 
@@ -226,7 +226,7 @@ async def test_so_many_brokers_can_be_registered_and_one_more_when_one_has_gone(
     monkeypatch.setattr(rpc, "BROKER_STREAMS_MAX", 2)
     one, _ = [Stream(servicer), Stream(servicer)]
     await one.ask(request("a", data_version=1))
-    with pytest.raises(RefusedError, match="RESOURCE_EXHAUSTED: 2 brokers"):
+    with pytest.raises(RejectedError, match="RESOURCE_EXHAUSTED: 2 brokers"):
         await Stream(servicer).ask(request("b", name="broker-b", data_version=1))
     await one.end()
     await Stream(servicer).ask(request("b", name="broker-b", data_version=1))
@@ -238,7 +238,7 @@ async def test_a_stream_without_a_registration_is_ended(table: RouteTable) -> No
     silent, registered = Stream(servicer), Stream(servicer)
     await registered.ask(request("a", data_version=1))
     await clock.advance(FIRST_REQUEST_S_MAX + 1)
-    with pytest.raises(RefusedError, match="DEADLINE_EXCEEDED"):
+    with pytest.raises(RejectedError, match="DEADLINE_EXCEEDED"):
         await silent.task
     await registered.ask(request("b", data_version=2))
     assert sorted(table.offers) == ["b"]

@@ -290,7 +290,7 @@ BAD_INPUT: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("who", "whole", "topic", "sentence"), BAD_INPUT, ids=[row[3] for row in BAD_INPUT])
-def test_bad_registration_is_refused_and_changes_nothing(
+def test_bad_registration_is_rejected_and_changes_nothing(
     table: RouteTable, who: dict[str, Any], whole: dict[str, Any], topic: dict[str, Any], sentence: str
 ) -> None:
     register(table, registration(topics=("kept",)), session=1, now=0)
@@ -307,7 +307,7 @@ def test_bad_registration_is_refused_and_changes_nothing(
     assert table == before
 
 
-def test_too_many_topics_are_refused(table: RouteTable) -> None:
+def test_too_many_topics_are_rejected(table: RouteTable) -> None:
     topics = {str(number): TopicConfig(str(number), 1, 1, 6) for number in range(100_001)}
     with pytest.raises(RegistrationError, match="100,001 topics"):
         register(table, Registration(identity(), "", topics, 1), session=1, now=0)

@@ -145,7 +145,7 @@ async def test_slave_hears_of_another_master_when_it_registers_again(running: Ru
     assert (answer.master_epoch.term, answer.master_epoch.start) == (8, 0)
 
 
-async def test_a_stream_that_was_refused_stays_one_broker_s(running: Running) -> None:
+async def test_a_stream_that_was_rejected_stays_one_broker_s(running: Running) -> None:
     await open_stream(running, registration(epoch=(8, 0), address="127.0.0.1:99"))
     old = running.stub.RegisterBroker()
     assert (await register_on(old, registration(epoch=(7, 0)))).code == common_pb2.NOT_LEADER_FOR_QUEUE
@@ -338,8 +338,8 @@ async def test_stream_cannot_change_its_broker(running: Running) -> None:
     await topics_become(running, [])
 
 
-async def test_refusal_arrives_also_when_the_answers_before_it_were_not_read(running: Running) -> None:
-    # More than the peer's window takes: gRPC refuses a status while a message is being written.
+async def test_rejection_arrives_also_when_the_answers_before_it_were_not_read(running: Running) -> None:
+    # More than the peer's window takes: gRPC rejects a status while a message is being written.
     good = registration()
     good.ha_address = f"{'a' * 8_000}:10912"
     stream = running.stub.RegisterBroker()

@@ -145,13 +145,13 @@ async def test_a_seller_cancels_what_is_paid_and_its_buyer_does_not(new_database
         assert (await orders.product()).available == PRODUCT.available
 
 
-async def test_without_the_queue_an_order_is_refused_and_nothing_is_stored(new_database_url: NewDatabaseUrl) -> None:
+async def test_without_the_queue_an_order_is_rejected_and_nothing_is_stored(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         orders.publisher.is_down = True
-        refused = await orders.post_order("k")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json()["type"] == "urn:hourglass:problem:queue-unavailable"
+        rejected = await orders.post_order("k")
+        assert (rejected.status_code, rejected.headers["Retry-After"]) == (503, "1")
+        assert rejected.json()["type"] == "urn:hourglass:problem:queue-unavailable"
         assert await everything(orders, "/orders") == [[]]
         assert (await orders.product()).available == PRODUCT.available
         orders.publisher.is_down = False
@@ -289,8 +289,8 @@ async def test_a_command_is_carried_out_in_the_state_that_its_tag_names_or_not_a
         tag = f'"{order.order_id}.{now.version}"'
         other = f'"{order.order_id}.{now.version + 1}"'
         for wrong in (other, f"W/{tag}", f'"another.{now.version}"', f'{other}, "x"', f'{other}, "{order.order_id}.9"'):
-            refused = await command(orders, order.order_id, name, role, if_match=wrong)
-            assert (refused.status_code, refused.json()["type"]) == (412, "urn:hourglass:problem:precondition-failed")
+            rejected = await command(orders, order.order_id, name, role, if_match=wrong)
+            assert (rejected.status_code, rejected.json()["type"]) == (412, "urn:hourglass:problem:precondition-failed")
         assert await orders.order(order.order_id) == now
         done = await command(orders, order.order_id, name, role, if_match=f"{other}, {tag}")
         assert done.status_code == 200

@@ -182,7 +182,7 @@ async def test_without_the_queue_nothing_changes_and_the_message_comes_again(new
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"order_id": "o"}', b'{"order_id": "o", "shipped_at_ms": "1"}'])
-def test_a_malformed_body_is_refused(body: bytes) -> None:
+def test_a_malformed_body_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         read_shipped(body)
 

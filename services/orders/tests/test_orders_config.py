@@ -98,7 +98,7 @@ def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None
         ("ORDERS_TOKEN_COMMAND", "x" * 401, "ORDERS_TOKEN_COMMAND has 401 characters: 1 to 400 are allowed"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:
+def test_a_configuration_that_cannot_be_used_is_rejected_by_name(name: str, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         from_environment(REQUIRED | {name: text})
 

@@ -63,6 +63,6 @@ def test_the_chosen_levels_add_up_to_the_remaining_time_with_less_than_the_fines
     ("text", "complaint"),
     [("1s 5s", "2 levels"), ("1s " * 17 + "5x", "'5x'"), ("0s " * 18, "'0s'"), ("", "0 levels"), ("1.5s " * 18, "1.5")],
 )
-def test_a_text_that_names_no_levels_is_refused(text: str, complaint: str) -> None:
+def test_a_text_that_names_no_levels_is_rejected(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_delay_levels(text)

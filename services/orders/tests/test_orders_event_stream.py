@@ -132,7 +132,7 @@ async def test_streams_are_for_callers_that_may_see_the_order(new_database_url: 
         assert stopping.json()["type"] == "urn:hourglass:problem:stopping"
 
 
-async def test_too_many_streams_are_refused_with_a_time_to_come_again(new_database_url: NewDatabaseUrl) -> None:
+async def test_too_many_streams_are_rejected_with_a_time_to_come_again(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")

@@ -167,8 +167,8 @@ async def test_many_who_come_at_the_same_moment_do_not_pass_the_bound_together(
         opened = await asyncio.gather(
             *(feed.open(order.order_id, caller("buyer", BUYER.subject)) for _ in range(9)), return_exceptions=True
         )
-        refused = [one for one in opened if isinstance(one, TooManyStreamsError)]
-        assert (len(refused), feed.open_streams) == (4, 5)
+        rejected = [one for one in opened if isinstance(one, TooManyStreamsError)]
+        assert (len(rejected), feed.open_streams) == (4, 5)
 
 
 async def test_a_closed_feed_ends_its_streams_and_opens_no_more(new_database_url: NewDatabaseUrl) -> None:

@@ -10,7 +10,7 @@ import pytest
 from orders.domain.order import HOLD_MS, PAST_EXPIRY_MAX_MS, Order, OrderStatus
 from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline
-from orders.service.payments import OrderToPay, PaymentOutcome, PaymentRefusedError
+from orders.service.payments import OrderToPay, PaymentOutcome, PaymentRejectedError
 from orders.service.status_commands import CompletionOutcome
 from orders.testing import BUYER, RunningOrders, running_orders
 from servicekit.auth import ORDERS_HOLD, PAYMENTS_READ, ROLES, Caller
@@ -178,7 +178,7 @@ async def order_with_payment(orders: RunningOrders, status: str) -> Order:
     order = await placed(orders)
     orders.desk.decides = status
     what = OrderToPay(order.order_id, order.total_minor, order.currency)
-    with suppress(PaymentRefusedError):  # that it was declined
+    with suppress(PaymentRejectedError):  # that it was declined
         await orders.desk.pay(BUYER, what, "card", "key")
     await ask(orders, "PUT", order)
     orders.clock.set_wall_ms(order.expires_at_ms)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from orders.adapters.outside import REPEAT_FOR_S, HttpPayments
-from orders.service.payments import OrderToPay, PaymentRefusedError, PaymentsUnavailableError
+from orders.service.payments import OrderToPay, PaymentRejectedError, PaymentsUnavailableError
 from orders.testing import AUTH_KEYS, BUYER, caller
 from osenv import SimClock
 from servicekit.auth import Tokens
@@ -138,18 +138,18 @@ async def test_an_order_that_has_not_reached_payments_yet_is_asked_for_again() -
     assert [request.headers["Idempotency-Key"] for request in wire.requests] == ["k"] * 3
 
 
-async def test_what_stays_refused_is_refused_in_the_end() -> None:
+async def test_what_stays_rejected_is_rejected_in_the_end() -> None:
     wire = Wire(problem(404, "unknown-order", Retry_After="1"))
-    with pytest.raises(PaymentRefusedError) as caught:
+    with pytest.raises(PaymentRejectedError) as caught:
         await in_time(wire, wire.desk.pay(BUYER, ORDER, "card", "k"))
     assert (caught.value.problem, caught.value.status) == ("unknown-order", 404)
     assert wire.clock.monotonic() >= REPEAT_FOR_S
 
 
 @pytest.mark.parametrize(("status", "name"), [(402, "payment-declined"), (409, "order-closed"), (403, "forbidden")])
-async def test_a_refusal_keeps_its_kind_and_is_not_repeated(status: int, name: str) -> None:
+async def test_a_rejection_keeps_its_kind_and_is_not_repeated(status: int, name: str) -> None:
     wire = Wire(problem(status, name))
-    with pytest.raises(PaymentRefusedError, match="it says no") as caught:
+    with pytest.raises(PaymentRejectedError, match="it says no") as caught:
         await wire.desk.pay(BUYER, ORDER, "card", "k")
     assert (caught.value.problem, caught.value.status, len(wire.requests)) == (name, status, 1)
 

@@ -134,28 +134,28 @@ async def test_a_seller_cancels_an_unpaid_order_and_no_money_is_asked_back(new_d
         assert json.loads(orders.publisher.messages[-1].body)["payment_id"] is None
 
 
-async def test_what_the_states_do_not_allow_is_refused(new_database_url: NewDatabaseUrl) -> None:
+async def test_what_the_states_do_not_allow_is_rejected(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_for(orders, cancel)
 
-        async def is_refused(command: Command, who: Caller) -> None:
+        async def is_rejected(command: Command, who: Caller) -> None:
             before = await orders.order(order.order_id)
             with pytest.raises(IllegalTransitionError):
                 await command(orders, order, who, None)
             assert await orders.order(order.order_id) == before
 
-        await is_refused(ship, SELLER)
-        await is_refused(confirm, BUYER)
+        await is_rejected(ship, SELLER)
+        await is_rejected(confirm, BUYER)
         await orders.pay(order)
-        await is_refused(cancel, BUYER)
-        await is_refused(confirm, BUYER)
+        await is_rejected(cancel, BUYER)
+        await is_rejected(confirm, BUYER)
         await ship(orders, order, SELLER)
-        await is_refused(cancel, BUYER)
-        await is_refused(cancel, SELLER)
-        await is_refused(ship, ANOTHER_SELLER)
+        await is_rejected(cancel, BUYER)
+        await is_rejected(cancel, SELLER)
+        await is_rejected(ship, ANOTHER_SELLER)
         await confirm(orders, order, BUYER)
         for command, who in ((cancel, BUYER), (cancel, SELLER), (ship, ANOTHER_SELLER)):
-            await is_refused(command, who)
+            await is_rejected(command, who)
 
 
 COMMANDS = pytest.mark.parametrize(
@@ -237,9 +237,9 @@ async def test_the_order_of_another_buyer_is_answered_as_one_that_does_not_exist
         with pytest.raises(UnknownOrderError) as unknown:
             await queries.order("ghost", STRANGER)
         for attempt in (queries.order(order.order_id, STRANGER), queries.history(order.order_id, STRANGER)):
-            with pytest.raises(UnknownOrderError) as refused:
+            with pytest.raises(UnknownOrderError) as rejected:
                 await attempt
-            assert str(refused.value) == str(unknown.value).replace("ghost", order.order_id)
+            assert str(rejected.value) == str(unknown.value).replace("ghost", order.order_id)
         # Versions are not told either: a caller that may not see the order does not learn that a version is wrong.
         for version in (None, 99):
             with pytest.raises(UnknownOrderError):

@@ -14,7 +14,7 @@ from orders.app import MIGRATIONS
 from orders.domain.order import ChangeReason, StatusChange
 from orders.testing import BUYER, SELLER, caller, running_orders
 from servicekit.sql.database import Database
-from servicekit.sql.schema import MigrationRefusedError
+from servicekit.sql.schema import MigrationRejectedError
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import differences, table_names
 
@@ -221,7 +221,7 @@ async def test_the_schema_takes_what_may_be(new_database_url: NewDatabaseUrl, st
         "INSERT INTO order_history VALUES (1, 'unknown', NULL, 'SHIPPED', 'paid', 1, 'actor', NULL)",
     ],
 )
-async def test_the_schema_itself_refuses_what_must_never_be(new_database_url: NewDatabaseUrl, statement: str) -> None:
+async def test_the_schema_itself_rejects_what_must_never_be(new_database_url: NewDatabaseUrl, statement: str) -> None:
     async with opened(new_database_url("orders")) as database:
         await MIGRATIONS.upgrade(database)
         with pytest.raises(IntegrityError):
@@ -232,7 +232,7 @@ async def test_an_outbox_with_unpublished_messages_is_not_thrown_away(new_databa
     async with opened(new_database_url("orders")) as database:
         await MIGRATIONS.upgrade(database, "0001")
         await execute(database, "INSERT INTO outbox VALUES (1, 'order-events', 'created', 'o', '{}', 1, NULL)")
-        with pytest.raises(MigrationRefusedError, match="1 messages in the outbox are not published"):
+        with pytest.raises(MigrationRejectedError, match="1 messages in the outbox are not published"):
             await MIGRATIONS.upgrade(database)
         assert "outbox" in await table_names(database)
         await execute(database, "UPDATE outbox SET published_at_ms = 2")

@@ -9,7 +9,7 @@ import pytest
 from orders.domain.order import OrderStatus
 from orders.domain.product import Product
 from orders.pages.testing_visitor import shop_of
-from orders.service.payments import OrderToPay, PaymentRefusedError, PaymentView
+from orders.service.payments import OrderToPay, PaymentRejectedError, PaymentView
 from orders.testing import BUYER
 from servicekit.auth import Caller
 from servicekit.http.limits import AdmissionLimit
@@ -161,22 +161,22 @@ async def test_while_payments_is_away_the_order_is_there_and_paying_says_so(new_
         assert page.status_code == 200
         assert "cannot be made at this moment" in page.text
         assert "Cancel the order" in page.text
-        refused = await buyer.send(f"{url}/pay", method="card", **form)
-        assert refused.status_code == 503
-        assert refused.headers["Retry-After"] == "1"
-        assert "Payments do not answer" in refused.text
+        rejected = await buyer.send(f"{url}/pay", method="card", **form)
+        assert rejected.status_code == 503
+        assert rejected.headers["Retry-After"] == "1"
+        assert "Payments do not answer" in rejected.text
 
 
-async def test_what_payments_refuses_is_told_in_the_buyers_language(new_database_url: NewDatabaseUrl) -> None:
+async def test_what_payments_rejects_is_told_in_the_buyers_language(new_database_url: NewDatabaseUrl) -> None:
     async with shop_of(new_database_url("orders")) as shop, shop.visitor() as buyer:
         url = f"/orders/{await buyer.order('seat')}"
         form = await buyer.form(url, f"{url}/pay")
-        shop.orders.desk.refuses_with = PaymentRefusedError("order-closed", 409, "the order is closed")
+        shop.orders.desk.rejects_with = PaymentRejectedError("order-closed", 409, "the order is closed")
         await buyer.get("/?lang=zh")
         known = await buyer.send(f"{url}/pay", method="card", **form)
         assert known.status_code == 409
         assert "该订单已不能付款。" in known.text
-        shop.orders.desk.refuses_with = PaymentRefusedError("moon-phase", 422, "not on a full moon")
+        shop.orders.desk.rejects_with = PaymentRejectedError("moon-phase", 422, "not on a full moon")
         other = await buyer.send(f"{url}/pay", method="card", **form)
         assert other.status_code == 422
         assert "付款被拒绝。" in other.text
@@ -196,7 +196,7 @@ async def test_what_payments_refuses_is_told_in_the_buyers_language(new_database
         ("/orders/ghost/pay", {"method": "card", "key": "0" * 32}, "There is no such order."),
     ],
 )
-async def test_a_form_that_makes_no_sense_is_refused_readably(
+async def test_a_form_that_makes_no_sense_is_rejected_readably(
     new_database_url: NewDatabaseUrl, path: str, fields: dict[str, str | list[str]], sentence: str
 ) -> None:
     async with shop_of(new_database_url("orders")) as shop, shop.visitor() as buyer:
@@ -206,7 +206,7 @@ async def test_a_form_that_makes_no_sense_is_refused_readably(
         assert answer.headers["Content-Type"].startswith("text/html")
 
 
-async def test_a_way_to_pay_that_there_is_not_is_refused(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_way_to_pay_that_there_is_not_is_rejected(new_database_url: NewDatabaseUrl) -> None:
     async with shop_of(new_database_url("orders")) as shop, shop.visitor() as buyer:
         url = f"/orders/{await buyer.order('seat')}"
         answer = await buyer.send(f"{url}/pay", method="shells", key="0" * 32)

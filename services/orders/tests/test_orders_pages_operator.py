@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orders.domain.order import Order
 from orders.pages.testing_visitor import Shop, shop_of
-from orders.service.payments import OrderToPay, PaymentRefusedError
+from orders.service.payments import OrderToPay, PaymentRejectedError
 from orders.service.queries import DeadLetterView
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
@@ -103,8 +103,8 @@ async def test_money_goes_back_in_parts_and_once_for_each_form(new_database_url:
             ("1,5", 422, "That is not an amount."),
             ("-1", 422, "That is not an amount."),
         ):
-            refused = await operator.send(f"{url}/refund", amount=amount, reason="late", **form)
-            assert (refused.status_code, sentence in refused.text) == (status, True), amount
+            rejected = await operator.send(f"{url}/refund", amount=amount, reason="late", **form)
+            assert (rejected.status_code, sentence in rejected.text) == (status, True), amount
         other = await operator.send(f"{url}/refund", **form | {"payment_id": "payment-9", "amount": "1", "reason": "x"})
         assert other.status_code == 404
         (refund,) = shop.orders.desk.all_refunds.values()
@@ -165,25 +165,25 @@ async def test_who_may_not_give_money_back_delivers_no_dead_letter_again(
         assert (await visitor.send("/operator/dead-letters/replay", **fields)).status_code == 403
 
 
-async def test_refused_refunds_are_shown_with_their_reason_and_tried_again(new_database_url: NewDatabaseUrl) -> None:
+async def test_rejected_refunds_are_shown_with_their_reason_and_tried_again(new_database_url: NewDatabaseUrl) -> None:
     async with shop_of(new_database_url("orders")) as shop, shop.visitor("op", "operator") as operator:
         order = await paid_order(shop)
         url = f"/operator/orders/{order.order_id}"
         form = await operator.form(url, f"{url}/refund")
         await operator.send(f"{url}/refund", amount="58.00", reason="late", **form)
-        assert "has refused no refund" in (await operator.get("/operator/refunds?status=FAILED")).text
+        assert "has rejected no refund" in (await operator.get("/operator/refunds?status=FAILED")).text
         ((key, refund),) = shop.orders.desk.all_refunds.items()
         failed = replace(refund, status="FAILED", refunded_at_ms=None, failure="the account is <closed>")
         shop.orders.desk.all_refunds[key] = failed
         for page in (url, "/operator/refunds", "/operator/refunds?status=FAILED"):
             text = (await operator.get(page)).text
-            assert "Refused by the gateway" in text, page
+            assert "Rejected by the gateway" in text, page
             assert "the account is &lt;closed&gt;" in text, page
             form = await operator.form(page, "/operator/refunds/retry")
-        shop.orders.desk.refuses_with = PaymentRefusedError("refund-failed", 409, "the account is closed")
-        refused = await operator.send("/operator/refunds/retry", **form)
-        assert (refused.status_code, "has refused the refund" in refused.text) == (409, True)
-        shop.orders.desk.refuses_with = None
+        shop.orders.desk.rejects_with = PaymentRejectedError("refund-failed", 409, "the account is closed")
+        rejected = await operator.send("/operator/refunds/retry", **form)
+        assert (rejected.status_code, "has rejected the refund" in rejected.text) == (409, True)
+        shop.orders.desk.rejects_with = None
         for _ in range(2):
             answer = await operator.send("/operator/refunds/retry", **form)
             assert answer.headers["Location"] == "/shop/operator/refunds?status=FAILED"

@@ -74,7 +74,7 @@ async def test_a_mistake_is_admitted_logged_and_not_explained_to_visitors(
         assert [line["path"] for line in lines if line["log_level"] == "error"] == ["/shop/"]
 
 
-async def test_a_form_that_is_too_long_is_refused(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_form_that_is_too_long_is_rejected(new_database_url: NewDatabaseUrl) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(70):
             yield b"product_id=" + b"x" * 1024 + b"&"

@@ -90,8 +90,8 @@ async def test_an_ended_sale_is_seen_by_sellers_only_and_cannot_be_ordered(new_d
         form = await ann.form("/cart", "/orders")
         ended = await seller.send("/products/seat/sale", **await seller.form("/", "/products/seat/sale"))
         assert ended.status_code == 303
-        refused = await ann.send("/orders", **form)
-        assert (refused.status_code, "no longer on sale" in refused.text) == (409, True)
+        rejected = await ann.send("/orders", **form)
+        assert (rejected.status_code, "no longer on sale" in rejected.text) == (409, True)
         assert "This product is no longer on sale." in (await ann.get("/cart")).text
         assert 'data-product="seat"' not in (await ann.get("/")).text
         assert "The sale has ended" in (await seller.get("/")).text
@@ -110,8 +110,8 @@ async def test_a_buyer_orders_at_the_price_that_the_cart_has_shown(new_database_
         await ann.send("/cart/add", product_id="seat", quantity="1")
         form = await ann.form("/cart", "/orders")
         await seller.send("/products/seat", **await seller.form("/", "/products/seat"), price="999", more="0")
-        refused = await ann.send("/orders", **form)
-        assert (refused.status_code, "A price has just changed" in refused.text) == (409, True)
+        rejected = await ann.send("/orders", **form)
+        assert (rejected.status_code, "A price has just changed" in rejected.text) == (409, True)
         assert "¥999.00" in (await ann.get("/cart")).text
         order_id = (await ann.send("/orders", **await ann.form("/cart", "/orders"))).headers["Location"]
         assert (await shop.orders.order(order_id.rpartition("/")[2])).total_minor == 99900

@@ -68,7 +68,7 @@ def test_an_amount_that_a_person_writes_is_read_exactly(text: str, currency: str
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1,5", "1.234", "1e3", "٣", "0x10", "1.", ".5", "9" * 16, "NaN"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_what_is_no_amount_is_rejected(text: str) -> None:
     with pytest.raises(NotAnAmountError):
         parse_amount(text, "CNY")
 

@@ -185,6 +185,6 @@ GOOD = {"payment_id": "p", "order_id": "o", "amount_minor": 1, "currency": "CNY"
         ),
     ],
 )
-def test_a_malformed_payment_is_refused(body: bytes) -> None:
+def test_a_malformed_payment_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         read_payment(body)

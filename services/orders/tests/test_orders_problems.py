@@ -76,7 +76,7 @@ def item(product_id: Any = "seat", quantity: Any = 1) -> dict[str, Any]:
         ({"discount": 5}, "body.discount", "not permitted"),
     ],
 )
-async def test_an_invalid_order_is_refused_with_the_field_and_what_is_allowed(
+async def test_an_invalid_order_is_rejected_with_the_field_and_what_is_allowed(
     tmp_path: Path, changes: dict[str, Any], field: str, message: str
 ) -> None:
     async with running_orders(tmp_path) as orders:
@@ -104,7 +104,7 @@ async def test_an_invalid_order_is_refused_with_the_field_and_what_is_allowed(
         ({"sold": 1}, "body.sold"),
     ],
 )
-async def test_an_invalid_product_is_refused_with_the_field(
+async def test_an_invalid_product_is_rejected_with_the_field(
     tmp_path: Path, changes: dict[str, Any], field: str
 ) -> None:
     async with running_orders(tmp_path) as orders:
@@ -129,14 +129,14 @@ async def test_an_invalid_product_is_refused_with_the_field(
         ("/products/%20", "path.product_id"),
     ],
 )
-async def test_an_invalid_parameter_is_refused_with_its_name(tmp_path: Path, path: str, field: str) -> None:
+async def test_an_invalid_parameter_is_rejected_with_its_name(tmp_path: Path, path: str, field: str) -> None:
     async with running_orders(tmp_path) as orders:
         body = problem_of(await orders.http.get(path, headers=orders.headers()), common.INVALID_REQUEST)
         assert [found["field"] for found in body["errors"]] == [field]
 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "é", "MTIz", "LTEfbw", "OTk5OTk5OTk5OTk5OTk5OTk5OTkfbw", "MR9vH28"])
-async def test_a_made_up_cursor_is_refused(tmp_path: Path, cursor: str) -> None:
+async def test_a_made_up_cursor_is_rejected(tmp_path: Path, cursor: str) -> None:
     async with running_orders(tmp_path) as orders:
         answer = await orders.http.get("/orders", params={"cursor": cursor}, headers=orders.headers())
         problem_of(answer, common.INVALID_CURSOR)
@@ -157,12 +157,12 @@ async def test_a_request_in_flight_is_told_apart(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         await orders.add_product()
         answers = await asyncio.gather(orders.post_order("k"), orders.post_order("k"))
-        (refused,) = [answer for answer in answers if answer.status_code != 201]
-        problem_of(refused, common.REQUEST_IN_FLIGHT)
-        assert refused.headers["Retry-After"] == "1"
+        (rejected,) = [answer for answer in answers if answer.status_code != 201]
+        problem_of(rejected, common.REQUEST_IN_FLIGHT)
+        assert rejected.headers["Retry-After"] == "1"
 
 
-async def test_refusals_carry_what_a_program_needs(tmp_path: Path) -> None:
+async def test_rejections_carry_what_a_program_needs(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         await orders.add_product()
         await orders.add_product(Product("tea", "Tea", 100, "EUR", available=5))
@@ -198,7 +198,7 @@ async def test_an_order_that_does_not_exist_is_unknown_to_every_route(tmp_path: 
                 assert problem_of(answer, problem.UNKNOWN_ORDER)["order_id"] == "x"
 
 
-async def test_a_condition_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+async def test_a_condition_that_cannot_be_read_is_rejected(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         for method, path, name in (("GET", "/orders/x", "If-None-Match"), ("POST", "/orders/x/cancel", "If-Match")):
             answer = await orders.http.request(method, path, headers=orders.headers() | {name: "x.1"})
@@ -208,16 +208,16 @@ async def test_a_condition_that_cannot_be_read_is_refused(tmp_path: Path) -> Non
 async def test_what_is_not_an_api_call_is_a_problem_too(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         problem_of(await orders.http.get("/nowhere"), common.NO_SUCH_ROUTE)
-        refused = await orders.http.delete("/orders")
-        problem_of(refused, common.METHOD_NOT_ALLOWED)
-        assert refused.headers["Allow"]
+        rejected = await orders.http.delete("/orders")
+        problem_of(rejected, common.METHOD_NOT_ALLOWED)
+        assert rejected.headers["Allow"]
         headers = orders.headers() | {"Idempotency-Key": "k", "Content-Type": "application/json"}
         for body in (b"{", b"\xff\xfe", b'{"a": NaNa}'):
             answer = await orders.http.post("/orders", content=body, headers=headers)
             problem_of(answer, common.MALFORMED_REQUEST)
 
 
-async def test_a_body_that_is_too_large_is_refused_with_and_without_a_declared_length(tmp_path: Path) -> None:
+async def test_a_body_that_is_too_large_is_rejected_with_and_without_a_declared_length(tmp_path: Path) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(9):
             yield b" " * 8192

@@ -1,4 +1,4 @@
-"""`python -m orders` as a process: what it serves without a queue, how it stops, and what it refuses to start with."""
+"""`python -m orders` as a process: what it serves without a queue, how it stops, and with what it does not start."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["checks"]["database"]) == (503, "ok")
         assert ready.json()["checks"]["producer"] == ready.json()["checks"]["consumers"] != "ok"
-        refused = await http.get("/orders/ghost")
-        assert len(refused.json()["trace_id"]) == 32
+        rejected = await http.get("/orders/ghost")
+        assert len(rejected.json()["trace_id"]) == 32
         assert (await http.get("/openapi.json")).status_code == 200
         started.send_signal(number)
         code, log = await started.ended()

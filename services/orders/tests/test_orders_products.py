@@ -50,9 +50,9 @@ async def test_an_ended_sale_takes_no_orders_and_leaves_those_that_there_are(new
         await orders.add_product()
         paid, expired = await orders.place("paid"), await orders.place("expired")
         assert (await changed(orders, is_on_sale=False))["is_on_sale"] is False
-        refused = await orders.post_order("new")
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:hourglass:problem:sale-ended")
-        assert refused.json()["product_id"] == "seat"
+        rejected = await orders.post_order("new")
+        assert (rejected.status_code, rejected.json()["type"]) == (409, "urn:hourglass:problem:sale-ended")
+        assert rejected.json()["product_id"] == "seat"
         assert (await orders.post_order("paid", items=[{"product_id": "seat", "quantity": 1}])).status_code == 201
         await orders.pay_and_ship(paid)
         await orders.pass_payment_window()
@@ -74,9 +74,9 @@ async def test_a_change_of_stock_counts_what_orders_have(new_database_url: NewDa
         product = await changed(orders, total=8)
         assert (product["available"], product["reserved"], product["sold"], product["total"]) == (3, 3, 2, 8)
         assert (await changed(orders, total=8)) == product  # sent again, it changes nothing
-        refused = await patch(orders, total=4)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:hourglass:problem:units-in-orders")
-        assert refused.json()["in_orders"] == 5
+        rejected = await patch(orders, total=4)
+        assert (rejected.status_code, rejected.json()["type"]) == (409, "urn:hourglass:problem:units-in-orders")
+        assert rejected.json()["in_orders"] == 5
         assert units(await orders.product()) == (3, 3, 2)
 
 
@@ -86,9 +86,9 @@ async def test_a_change_is_made_on_the_version_that_its_seller_has_seen(new_data
         await orders.place("k")  # is no change of the seller's
         assert (await changed(orders, total=20, version=1))["version"] == 2
         assert (await changed(orders, total=20, version=1))["version"] == 2  # its answer was lost
-        refused = await patch(orders, total=30, version=1)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:hourglass:problem:product-changed")
-        assert refused.json()["version"] == 2
+        rejected = await patch(orders, total=30, version=1)
+        assert (rejected.status_code, rejected.json()["type"]) == (409, "urn:hourglass:problem:product-changed")
+        assert rejected.json()["version"] == 2
         assert (await orders.product()).total == 20
 
 
@@ -104,13 +104,13 @@ async def test_a_change_is_made_on_the_version_that_its_seller_has_seen(new_data
         ({"name": "Another"}, "body.name"),
     ],
 )
-async def test_a_change_that_makes_no_sense_is_refused_with_its_field(
+async def test_a_change_that_makes_no_sense_is_rejected_with_its_field(
     new_database_url: NewDatabaseUrl, body: dict[str, Any], field: str
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
-        refused = await patch(orders, **body)
-        assert (refused.status_code, [found["field"] for found in refused.json()["errors"]]) == (422, [field])
+        rejected = await patch(orders, **body)
+        assert (rejected.status_code, [found["field"] for found in rejected.json()["errors"]]) == (422, [field])
         assert await orders.product() == PRODUCT
 
 
@@ -130,7 +130,7 @@ async def test_only_a_seller_changes_a_product_and_only_one_that_there_is(new_da
         (ProductChange(total=0), InsufficientStockError),
     ],
 )
-async def test_a_change_while_the_half_message_is_sent_refuses_the_order(
+async def test_a_change_while_the_half_message_is_sent_rejects_the_order(
     new_database_url: NewDatabaseUrl, change: ProductChange, error: type[Exception]
 ) -> None:
     """The message names the price that was read before it: an order at another one would be told wrongly."""
@@ -148,12 +148,12 @@ async def test_a_change_while_the_half_message_is_sent_refuses_the_order(
         assert (orders.publisher.messages, orders.publisher.halves) == ([], {})
 
 
-async def test_an_order_at_another_total_than_its_buyer_has_seen_is_refused(new_database_url: NewDatabaseUrl) -> None:
+async def test_an_order_at_another_total_than_its_buyer_has_seen_is_rejected(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await changed(orders, price_minor=200)
-        refused = await orders.post_order("k", expected_total_minor=PRODUCT.price_minor)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:hourglass:problem:price-changed")
+        rejected = await orders.post_order("k", expected_total_minor=PRODUCT.price_minor)
+        assert (rejected.status_code, rejected.json()["type"]) == (409, "urn:hourglass:problem:price-changed")
         assert (await orders.post_order("k", expected_total_minor=200)).status_code == 201
         # It is a condition, and no part of what the key stands for.
         assert (await orders.post_order("k")).headers["Idempotency-Replayed"] == "true"

@@ -160,7 +160,7 @@ async def test_a_timer_that_cannot_be_sent_fails_so_that_the_message_comes_again
         b'{"order_id": "o", "expires_at_ms": 1.5}',
     ],
 )
-async def test_a_malformed_body_is_refused(body: bytes) -> None:
+async def test_a_malformed_body_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         read_deadline(body)
 

@@ -148,9 +148,9 @@ async def test_an_order_that_comes_after_its_check_is_given_up_and_the_retry_is_
             await orders.check_back()
 
         before_local, orders.publisher.before_local = orders.publisher.before_local, stall
-        refused = await orders.post_order("k")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json()["type"] == "urn:hourglass:problem:transaction-given-up"
+        rejected = await orders.post_order("k")
+        assert (rejected.status_code, rejected.headers["Retry-After"]) == (503, "1")
+        assert rejected.json()["type"] == "urn:hourglass:problem:transaction-given-up"
         assert (orders.publisher.messages, await all_orders(orders)) == ([], [])
         orders.publisher.before_local = before_local
         assert (await orders.post_order("k")).status_code == 201
@@ -222,7 +222,7 @@ async def test_without_the_queue_nothing_changes(
         assert await orders.order(order.order_id) == order
 
 
-async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_refused(
+async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_rejected(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
@@ -234,6 +234,6 @@ async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_r
                 await connection.commit()
 
         orders.publisher.before_local = be_overtaken
-        refused = await orders.post_order("k")
-        assert (refused.status_code, refused.json()["available"]) == (409, 0)
+        rejected = await orders.post_order("k")
+        assert (rejected.status_code, rejected.json()["available"]) == (409, 0)
         assert (orders.publisher.messages, orders.publisher.halves, await all_orders(orders)) == ([], {}, [])

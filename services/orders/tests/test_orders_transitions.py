@@ -130,7 +130,7 @@ def test_a_closed_order_keeps_the_payment_that_it_had() -> None:
         ({"version": 0}, "versions start at 1"),
     ],
 )
-def test_an_order_whose_members_disagree_is_refused(members: dict[str, Any], complaint: str) -> None:
+def test_an_order_whose_members_disagree_is_rejected(members: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         order_with(**members)
 

@@ -53,7 +53,7 @@ async def test_an_order_reserves_its_units_and_tells_it(new_database_url: NewDat
         assert message.delay_level == 0
 
 
-async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_rejected_order_leaves_no_trace_and_its_key_may_be_used_again(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await orders.add_product(Product("tea", "Tea", 1, "EUR", available=5))
@@ -78,26 +78,26 @@ async def test_the_last_unit_goes_to_exactly_one_of_many_buyers(new_database_url
         assert stock(await orders.product()) == (0, 1, 0)
 
 
-async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_reservation_that_comes_too_late_is_rejected_by_the_database(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await orders.add_product(Product("meal", "A meal", 3000, "CNY", available=5))
         await orders.add_product(Product("tea", "Tea", 100, "CNY", available=5, is_on_sale=False))
 
-        async def refused(name: str, *lines: tuple[str, int, int]) -> set[str]:
+        async def rejected(name: str, *lines: tuple[str, int, int]) -> set[str]:
             of_order = tuple(OrderLine(*line) for line in lines)
             order, first = place(name, "buyer-1", of_order, "CNY", Origin("buyer-1", 0), payment_window_ms=1)
             async with orders.application.units.writing() as unit:
-                refused = set(await unit.orders.place(order, first, KeyClaim("buyer-1", name, "f", name)))
-                if not refused:
+                rejected = set(await unit.orders.place(order, first, KeyClaim("buyer-1", name, "f", name)))
+                if not rejected:
                     await unit.commit()
-            return refused
+            return rejected
 
-        assert await refused("too many", ("seat", 11, 15800), ("meal", 1, 3000)) == {"seat"}
-        assert await refused("another price", ("seat", 1, 15800), ("meal", 1, 2999)) == {"meal"}
-        assert await refused("not on sale", ("tea", 1, 100), ("meal", 6, 3000)) == {"meal", "tea"}
-        assert await refused("the last ones", ("seat", 10, 15800), ("meal", 5, 3000)) == set()
-        assert await refused("none left", ("seat", 1, 15800)) == {"seat"}
+        assert await rejected("too many", ("seat", 11, 15800), ("meal", 1, 3000)) == {"seat"}
+        assert await rejected("another price", ("seat", 1, 15800), ("meal", 1, 2999)) == {"meal"}
+        assert await rejected("not on sale", ("tea", 1, 100), ("meal", 6, 3000)) == {"meal", "tea"}
+        assert await rejected("the last ones", ("seat", 10, 15800), ("meal", 5, 3000)) == set()
+        assert await rejected("none left", ("seat", 1, 15800)) == {"seat"}
         assert stock(await orders.product("seat")) == (0, 10, 0)
         assert stock(await orders.product("meal")) == (0, 5, 0)
 

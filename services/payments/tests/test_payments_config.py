@@ -94,17 +94,17 @@ def test_a_secret_that_is_missing_is_asked_for_by_name(missing: str) -> None:
         ("PAYMENTS_GATEWAY_SILENCE_MS", "soon", "not a whole number"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:
+def test_a_configuration_that_cannot_be_used_is_rejected_by_name(name: str, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         from_environment(NEEDED | {name: text})
 
 
 @pytest.mark.parametrize("text", ["", "short-secret", f"{SECRET},", f"{SECRET},short-secret", "x" * 31])
-def test_a_webhook_secret_that_is_too_short_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(ConfigError, match="PAYMENTS_WEBHOOK_SECRETS takes secrets of at least 32") as refused:
+def test_a_webhook_secret_that_is_too_short_is_rejected_and_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigError, match="PAYMENTS_WEBHOOK_SECRETS takes secrets of at least 32") as rejected:
         from_environment(NEEDED | {"PAYMENTS_WEBHOOK_SECRETS": text})
-    assert "short-secret" not in str(refused.value)
-    assert SECRET not in str(refused.value)
+    assert "short-secret" not in str(rejected.value)
+    assert SECRET not in str(rejected.value)
 
 
 def test_config_is_one_frozen_value() -> None:

@@ -1,4 +1,4 @@
-"""A refund that the gateway refuses for good: it is kept and shown, takes nothing else down, and can be tried again."""
+"""A refund that the gateway rejects for good: it is kept and shown, takes nothing else down, and can be tried again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from payments.service.gateway import GatewayBook, Refunded, RefundOrder
 from payments.testing import OPERATOR, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.testing.databases import NewDatabaseUrl
 
-REFUSAL = "the account is closed"
+REJECTION = "the account is closed"
 
 
 async def captured(payments: RunningPayments) -> Payment:
@@ -20,9 +20,9 @@ async def captured(payments: RunningPayments) -> Payment:
 
 
 async def failed(payments: RunningPayments) -> Payment:
-    """A payment whose whole refund, which orders has asked for, was refused."""
+    """A payment whose whole refund, which orders has asked for, was rejected."""
     payment = await captured(payments)
-    payments.scripted.script = [Step.REFUSE]
+    payments.scripted.script = [Step.REJECT]
     await payments.request_refund(payment)
     return payment
 
@@ -40,7 +40,7 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
     async with running_payments(new_database_url("payments")) as payments:
         payment = await failed(payments)
         (refund,) = await payments.refunds_of(payment.payment_id)
-        assert (refund.status, refund.failure) == (RefundStatus.FAILED, REFUSAL)
+        assert (refund.status, refund.failure) == (RefundStatus.FAILED, REJECTION)
         calls = payments.scripted.calls
         assert await payments.application.resumer.resume() == 0
         await payments.request_refund(payment)
@@ -48,7 +48,7 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
         assert (await payments.http.get("/health/ready")).status_code == 200
         assert (await payments.get("/statistics")).json()["refunds"] == {"REQUESTED": 0, "FAILED": 1, "REFUNDED": 0}
         (shown,) = (await payments.get("/refunds?status=FAILED")).json()["items"]
-        assert (shown["refund_id"], shown["failure"]) == (refund.refund_id, REFUSAL)
+        assert (shown["refund_id"], shown["failure"]) == (refund.refund_id, REJECTION)
         assert (await payments.get("/refunds?status=REFUNDED")).json()["items"] == []
         async with payments.application.units.snapshot() as unit:
             assert await unit.refunds.count_failed() == 1
@@ -59,13 +59,13 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
 async def test_an_operator_is_told_of_it_each_time(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment = await captured(payments)
-        payments.scripted.script = [Step.REFUSE]
+        payments.scripted.script = [Step.REJECT]
         for replayed in (None, "true"):
             answer = await payments.post_refund(payment.payment_id, "r")
             assert answer.status_code == 409
             assert answer.headers.get("Idempotency-Replayed") == replayed
             body = answer.json()
-            assert (body["type"], body["failure"]) == ("urn:hourglass:problem:refund-failed", REFUSAL)
+            assert (body["type"], body["failure"]) == ("urn:hourglass:problem:refund-failed", REJECTION)
         payments.scripted.script = []
         assert await retry(payments, payment, body["refund_id"]) == (
             200,
@@ -77,9 +77,9 @@ async def test_an_operator_is_told_of_it_each_time(new_database_url: NewDatabase
 async def test_it_is_tried_again_under_its_id_and_moves_money_once(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment = await failed(payments)
-        payments.scripted.script = [Step.REFUSE]
+        payments.scripted.script = [Step.REJECT]
         status, body = await retry(payments, payment)
-        assert (status, body["failure"]) == (409, REFUSAL)
+        assert (status, body["failure"]) == (409, REJECTION)
         payments.scripted.script = [Step.PEND]
         assert (await retry(payments, payment))[0] == 202
         assert (await retry(payments, payment))[0] == 202

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from osenv import SimClock
-from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
+from payments.domain.errors import GatewayRejectedError, GatewayUnavailableError
 from payments.domain.payment import PaymentMethod
 from payments.service.gateway import (
     PATIENCE_S,
@@ -45,7 +45,7 @@ async def test_a_decline_is_for_ever_and_moves_no_money() -> None:
     gateway = ScriptedGateway(SimClock(), Step.DECLINE)
     for _ in range(2):
         assert await gateway.charge(CHARGE) == await gateway.find_charge(CHARGE) == Declined(NO_MONEY)
-    with pytest.raises(GatewayRefusedError):
+    with pytest.raises(GatewayRejectedError):
         await gateway.refund(REFUND)
     assert await gateway.book() == GatewayBook(0, 0, 0, 0)
 
@@ -54,7 +54,7 @@ async def test_what_is_decided_later_pends_until_then() -> None:
     clock = SimClock()
     gateway = ScriptedGateway(clock, otherwise=Step.PEND)
     assert await gateway.charge(CHARGE) == await gateway.find_charge(CHARGE) == Pending()
-    with pytest.raises(GatewayRefusedError):
+    with pytest.raises(GatewayRejectedError):
         await gateway.refund(REFUND)  # there is no money yet
     with pytest.raises(ValueError, match="not decided"):
         gateway.event_of("p")
@@ -75,7 +75,7 @@ async def test_no_charge_gives_back_more_than_it_took() -> None:
     await gateway.refund(REFUND)
     second = replace(REFUND, refund_id="r2", amount_minor=40)
     for wrong in ({"amount_minor": 41}, {"currency": "EUR"}, {"payment_id": "ghost"}):
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.refund(replace(second, **wrong))
     await gateway.refund(second)
     assert await gateway.book() == GatewayBook(100, 100, 1, 2)
@@ -87,10 +87,10 @@ async def test_an_id_names_one_thing_for_ever() -> None:
     await gateway.charge(replace(CHARGE, payment_id="p2"))
     await gateway.refund(REFUND)
     for wrong in ({"amount_minor": 99}, {"currency": "EUR"}, {"order_id": "o2"}, {"method": PaymentMethod.WALLET}):
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.charge(replace(CHARGE, **wrong))
     for wrong_refund in ({"payment_id": "p2"}, {"amount_minor": 59}, {"currency": "EUR"}):
-        with pytest.raises(GatewayRefusedError):
+        with pytest.raises(GatewayRejectedError):
             await gateway.refund(replace(REFUND, **wrong_refund))
     assert await gateway.book() == GatewayBook(200, 60, 2, 1)
 

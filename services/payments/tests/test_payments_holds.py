@@ -162,9 +162,9 @@ async def test_an_order_that_cannot_be_paid_any_more_is_told_from_orders_that_do
     ended_ms_ago: int | None,
 ) -> None:
     problem = {"type": "urn:hourglass:problem:order-not-payable", "hold_ended_ms_ago": ended_ms_ago}
-    with pytest.raises(OrderNotPayableError) as refused:
+    with pytest.raises(OrderNotPayableError) as rejected:
         await orders_that_answer(409, problem).take(PAYMENT)
-    assert refused.value.hold_ended_ms_ago == ended_ms_ago
+    assert rejected.value.hold_ended_ms_ago == ended_ms_ago
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from payments.adapters.http_gateway import ANSWER_MAX_BYTES, HttpGateway
-from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
+from payments.domain.errors import GatewayRejectedError, GatewayUnavailableError
 from payments.domain.payment import PaymentMethod
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
 
@@ -60,7 +60,7 @@ async def asked(ask: str, answer: httpx.Response | httpx.HTTPError) -> tuple[obj
     gateway = HttpGateway("http://gateway/base", "the-key", httpx.MockTransport(respond))
     try:
         return await ASKS[ask](gateway), requests
-    except (GatewayRefusedError, GatewayUnavailableError) as error:
+    except (GatewayRejectedError, GatewayUnavailableError) as error:
         return error, requests
     finally:
         await gateway.close()
@@ -120,9 +120,9 @@ async def test_only_the_gateway_itself_can_say_that_it_does_not_know(ask: str, k
 
 @pytest.mark.parametrize("ask", COMMANDS)
 @pytest.mark.parametrize("status", [409, 422])
-async def test_what_contradicts_the_gateway_is_refused_in_its_own_words(ask: str, status: int) -> None:
+async def test_what_contradicts_the_gateway_is_rejected_in_its_own_words(ask: str, status: int) -> None:
     found, _ = await asked(ask, httpx.Response(status, json=problem("other-terms", detail="other terms")))
-    assert isinstance(found, GatewayRefusedError)
+    assert isinstance(found, GatewayRejectedError)
     assert f"{status}: other terms" in str(found)
 
 
@@ -142,7 +142,7 @@ async def test_what_contradicts_the_gateway_is_refused_in_its_own_words(ask: str
 )
 async def test_a_charge_or_refund_with_other_terms_is_none_of_ours(ask: str, answer: dict[str, Any]) -> None:
     found, _ = await asked(ask, httpx.Response(202, json=answer))
-    assert isinstance(found, GatewayRefusedError)
+    assert isinstance(found, GatewayRejectedError)
 
 
 @EVERY_ASK
@@ -247,7 +247,7 @@ def test_whatever_comes_back_only_the_ports_errors_come_out(ask: str, status: in
         found,
         Pending | Captured | Declined | Refunded | GatewayBook | GatewayUnavailableError
         if ask == "book"
-        else Pending | Captured | Declined | Refunded | GatewayUnavailableError | GatewayRefusedError,
+        else Pending | Captured | Declined | Refunded | GatewayUnavailableError | GatewayRejectedError,
     )
 
 

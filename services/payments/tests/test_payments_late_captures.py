@@ -244,8 +244,8 @@ async def test_a_late_capture_of_another_amount_is_kept_for_a_person(new_databas
         (captured,) = await world.webhooks()
         lie = captured | {"event_id": "another-amount"}
         assert await world.deliver(lie, amount_minor=TOTAL_MINOR - 1) == "REFUSED"
-        (refused,) = (await world.payments.get("/statistics")).json()["refused_events"]
-        assert refused["reason"] == f"the payment is of {TOTAL_MINOR}, not {TOTAL_MINOR - 1}"
+        (rejected,) = (await world.payments.get("/statistics")).json()["refused_events"]
+        assert rejected["reason"] == f"the payment is of {TOTAL_MINOR}, not {TOTAL_MINOR - 1}"
         assert (await world.payments.payment(payment.payment_id)).status is PaymentStatus.DECLINED
         assert world.payments.told(events.SUCCEEDED_TAG) == []
         assert await world.deliver(captured) == "HANDLED"
@@ -263,7 +263,7 @@ async def test_the_refund_of_a_late_capture_that_the_gateway_does_not_know_fails
         assert await world.deliver(captured | {"data": data}) == "HANDLED"
         await world.refund_as_orders_asks(payment.payment_id)
         (failed,) = (await world.payments.get("/refunds?status=FAILED")).json()["items"]
-        assert "the gateway refused" in failed["failure"]
+        assert "the gateway rejected" in failed["failure"]
         # The gateway has its charge after all, and an operator tries again.
         await world.wire.arrive()
         (captured,) = await world.webhooks()

@@ -75,7 +75,7 @@ async def test_a_payment_that_is_declined_or_undecided_is_not_booked(new_databas
         assert await entries(payments) == []
 
 
-async def test_the_database_itself_refuses_a_second_credit_for_one_payment(new_database_url: NewDatabaseUrl) -> None:
+async def test_the_database_itself_rejects_a_second_credit_for_one_payment(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         payment = (await payments.pay("k")).payment

@@ -10,7 +10,7 @@ from payments.adapters.tables import metadata
 from payments.app import MIGRATIONS
 from payments.testing import Step, running_payments
 from servicekit.sql.database import Database
-from servicekit.sql.schema import MigrationRefusedError
+from servicekit.sql.schema import MigrationRejectedError
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 
@@ -101,7 +101,7 @@ def payment_row(
         "INSERT INTO mq_transaction VALUES ('t', 'PERHAPS', 1)",
     ],
 )
-async def test_the_schema_itself_refuses_what_must_never_be(new_database_url: NewDatabaseUrl, statement: str) -> None:
+async def test_the_schema_itself_rejects_what_must_never_be(new_database_url: NewDatabaseUrl, statement: str) -> None:
     database = Database(new_database_url("payments"))
     try:
         await MIGRATIONS.upgrade(database)
@@ -113,7 +113,7 @@ async def test_the_schema_itself_refuses_what_must_never_be(new_database_url: Ne
 
 
 @pytest.mark.parametrize("first", ["CREATED", "CAPTURED", "REFUNDED", "DECLINED"])
-async def test_the_schema_itself_refuses_a_second_payment_of_an_order_unless_the_first_was_declined(
+async def test_the_schema_itself_rejects_a_second_payment_of_an_order_unless_the_first_was_declined(
     new_database_url: NewDatabaseUrl, first: str
 ) -> None:
     rest = {"CREATED": "NULL, NULL, NULL", "CAPTURED": "2, NULL, NULL", "REFUNDED": "2, 3, NULL"}
@@ -140,7 +140,7 @@ async def test_a_payment_that_was_declined_and_captured_stands_beside_another_an
     try:
         await MIGRATIONS.upgrade(database)
         await execute(database, *late)
-        with pytest.raises(MigrationRefusedError, match="1 orders have two payments"):
+        with pytest.raises(MigrationRejectedError, match="1 orders have two payments"):
             await MIGRATIONS.downgrade(database, "0006")
         await execute(database, "DELETE FROM payments WHERE payment_id = 'p1'")
         await MIGRATIONS.downgrade(database, "0006")
@@ -248,19 +248,19 @@ async def test_payments_from_before_the_ledger_are_booked_and_can_go_back(new_da
         await database.dispose()
 
 
-async def test_the_way_back_is_refused_while_it_would_lose_money_or_messages(new_database_url: NewDatabaseUrl) -> None:
+async def test_the_way_back_is_rejected_while_it_would_lose_money_or_messages(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         payments.scripted.script = [Step.PEND]
         payment = (await payments.pay("k")).payment
         payments.queue.is_down = True
         await payments.webhook(payments.scripted.decide(payment.payment_id))
-        with pytest.raises(MigrationRefusedError, match="1 messages in the outbox are not told"):
+        with pytest.raises(MigrationRejectedError, match="1 messages in the outbox are not told"):
             await MIGRATIONS.downgrade(payments.database, "0002")
         payments.queue.is_down = False
         await payments.application.relay.relay()
         await payments.refund_part(payment.payment_id, "r", 800)
-        with pytest.raises(MigrationRefusedError, match="1 refunds are of a part of their payment"):
+        with pytest.raises(MigrationRejectedError, match="1 refunds are of a part of their payment"):
             await MIGRATIONS.downgrade(payments.database, "0002")
         assert (await payments.payment(payment.payment_id)).refunded_minor == 800
 
@@ -280,7 +280,7 @@ async def test_refunds_that_have_failed_are_asked_for_again_after_the_way_back(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
-        for number, step in enumerate((Step.SUCCEED, Step.REFUSE)):
+        for number, step in enumerate((Step.SUCCEED, Step.REJECT)):
             await payments.open_order(f"order-{number}")
             payment = (await payments.pay(f"k{number}", f"order-{number}")).payment
             payments.scripted.script = [step]
@@ -292,7 +292,7 @@ async def test_refunds_that_have_failed_are_asked_for_again_after_the_way_back(
         with pytest.raises(IntegrityError):
             await execute(payments.database, "UPDATE refunds SET status = 'FAILED' WHERE status = 'REQUESTED'")
         await MIGRATIONS.upgrade(payments.database)
-        payments.scripted.script = [Step.REFUSE]
+        payments.scripted.script = [Step.REJECT]
         await payments.application.resumer.resume()
         assert await rows(payments.database, read) == [("FAILED",), ("REFUNDED",)]
         with pytest.raises(IntegrityError):

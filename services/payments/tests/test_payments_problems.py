@@ -19,7 +19,7 @@ from payments.service import events
 from payments.service.gateway import GatewayBook
 from payments.testing import TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, order_event, running_payments
 from servicekit.config import SQLITE_PREFIX
-from servicekit.errors import RefusedError, ServiceError, TryAgainError
+from servicekit.errors import RejectedError, ServiceError, TryAgainError
 from servicekit.http import problem as common
 from servicekit.http.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.testing import until
@@ -31,7 +31,7 @@ KINDS = {kind.name: kind for kind in (*vars(common).values(), *OWN_KINDS) if isi
 
 @pytest.fixture
 def new_database_url(tmp_path: Path) -> NewDatabaseUrl:
-    """What is refused is refused alike on every database: one kind is enough here."""
+    """What is rejected is rejected alike on every database: one kind is enough here."""
     return lambda name: f"{SQLITE_PREFIX}{tmp_path / name}.db"
 
 
@@ -67,7 +67,7 @@ def problem_of(answer: httpx.Response, kind: ProblemType) -> dict[str, Any]:
         ({"status": "CAPTURED"}, "body.status", "not permitted"),
     ],
 )
-async def test_an_invalid_payment_is_refused_with_the_field_and_what_is_allowed(
+async def test_an_invalid_payment_is_rejected_with_the_field_and_what_is_allowed(
     new_database_url: NewDatabaseUrl, changes: dict[str, Any], field: str, message: str
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -79,7 +79,7 @@ async def test_an_invalid_payment_is_refused_with_the_field_and_what_is_allowed(
 
 
 @pytest.mark.parametrize("missing", ["order_id", "amount_minor", "currency", "method"])
-async def test_a_payment_without_one_of_its_members_is_refused(new_database_url: NewDatabaseUrl, missing: str) -> None:
+async def test_a_payment_without_one_of_its_members_is_rejected(new_database_url: NewDatabaseUrl, missing: str) -> None:
     payload = {"order_id": "o", "amount_minor": 1, "currency": "CNY", "method": "card"}
     del payload[missing]
     async with running_payments(new_database_url("payments")) as payments:
@@ -100,7 +100,7 @@ async def test_a_payment_without_one_of_its_members_is_refused(new_database_url:
         ("/payments/%20/history", "path.payment_id"),
     ],
 )
-async def test_an_invalid_parameter_is_refused_with_its_name(
+async def test_an_invalid_parameter_is_rejected_with_its_name(
     new_database_url: NewDatabaseUrl, path: str, field: str
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -109,7 +109,7 @@ async def test_an_invalid_parameter_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "é", "MTIz", "LTEfbw", "OTk5OTk5OTk5OTk5OTk5OTk5OTkfbw"])
-async def test_a_made_up_cursor_is_refused(new_database_url: NewDatabaseUrl, cursor: str) -> None:
+async def test_a_made_up_cursor_is_rejected(new_database_url: NewDatabaseUrl, cursor: str) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         answer = await payments.get(f"/payments?{httpx.QueryParams(cursor=cursor)}")
         problem_of(answer, common.INVALID_CURSOR)
@@ -128,7 +128,7 @@ async def test_idempotency_keys_are_required_limited_and_bound_to_their_payload(
             problem_of(await payments.post_payment("k" * 255, **changes), common.KEY_REUSED)
 
 
-async def test_what_does_not_pay_the_order_is_refused_and_says_why(new_database_url: NewDatabaseUrl) -> None:
+async def test_what_does_not_pay_the_order_is_rejected_and_says_why(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         unknown = await payments.post_payment("k", order_id="ghost")
@@ -155,9 +155,9 @@ async def test_a_second_payment_and_a_second_request_are_told_apart_while_the_fi
         first = asyncio.create_task(payments.post_payment("k"))
         await until(lambda: gateway.calls == 1)
         for key, kind in (("k", common.REQUEST_IN_FLIGHT), ("k2", problem.PAYMENT_IN_PROGRESS)):
-            refused = await payments.post_payment(key)
-            problem_of(refused, kind)
-            assert refused.headers["Retry-After"] == "1"
+            rejected = await payments.post_payment(key)
+            problem_of(rejected, kind)
+            assert rejected.headers["Retry-After"] == "1"
         gateway.release.set()
         assert (await first).status_code == 201
 
@@ -183,9 +183,9 @@ async def test_a_queue_that_is_away_is_said_to_be_away_before_money_moves(new_da
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         payments.queue.is_down = True
-        refused = await payments.post_payment("k")
-        problem_of(refused, common.QUEUE_UNAVAILABLE)
-        assert refused.headers["Retry-After"] == "1"
+        rejected = await payments.post_payment("k")
+        problem_of(rejected, common.QUEUE_UNAVAILABLE)
+        assert rejected.headers["Retry-After"] == "1"
         assert await payments.gateway.book() == GatewayBook(0, 0, 0, 0)
         payments.queue.is_down = False
         assert (await payments.post_payment("k")).status_code == 201
@@ -242,10 +242,10 @@ def test_every_error_that_a_route_can_raise_has_a_kind_of_problem() -> None:
         for value in vars(errors).values()
         if isinstance(value, type) and issubclass(value, ServiceError) and value.__module__ == errors.__name__
     }
-    assert own - {RefusedError, TryAgainError} - set(PROBLEM_OF_ERROR) == {
+    assert own - {RejectedError, TryAgainError} - set(PROBLEM_OF_ERROR) == {
         # These stay between the service, the queue and the gateway; the webhook's route answers for the signature.
         errors.RefundMismatchError,
-        errors.GatewayRefusedError,
+        errors.GatewayRejectedError,
         errors.OrderNotPayableError,
         errors.OrdersUnavailableError,
         errors.EventKnownError,

@@ -48,9 +48,9 @@ async def process(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_payments_serves_without_a_queue_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
     async with process(tmp_path) as started, http_of(await started.port()) as http:
-        refused = await http.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "k"})
-        assert (refused.status_code, refused.headers["Retry-After"]) == (404, "1")
-        assert len(refused.json()["trace_id"]) == 32
+        rejected = await http.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "k"})
+        assert (rejected.status_code, rejected.headers["Retry-After"]) == (404, "1")
+        assert len(rejected.json()["trace_id"]) == 32
         ready = await http.get("/health/ready")
         checks = ready.json()["checks"]
         assert (ready.status_code, checks["database"]) == (503, "ok")

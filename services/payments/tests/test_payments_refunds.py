@@ -78,7 +78,7 @@ async def test_parts_go_back_until_nothing_is_left(new_database_url: NewDatabase
         await check_sums(payments, payment.payment_id, TOTAL_MINOR)
 
 
-async def test_a_repeated_key_answers_with_the_first_refund_and_another_payload_is_refused(
+async def test_a_repeated_key_answers_with_the_first_refund_and_another_payload_is_rejected(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -90,12 +90,12 @@ async def test_a_repeated_key_answers_with_the_first_refund_and_another_payload_
         assert (again.status_code, again.json()) == (201, first.json())
         assert again.headers["Idempotency-Replayed"] == "true"
         assert "Idempotency-Replayed" not in first.headers
-        for refused in (
+        for rejected in (
             await payments.post_refund(payment.payment_id, "r", 801),
             await payments.post_refund(payment.payment_id, "r", 800, reason="another"),
             await payments.post_refund(other.payment_id, "r", 800),
         ):
-            assert (refused.status_code, refused.json()["type"]) == (
+            assert (rejected.status_code, rejected.json()["type"]) == (
                 422,
                 "urn:hourglass:problem:idempotency-key-reused",
             )
@@ -220,7 +220,7 @@ async def test_money_that_was_not_taken_cannot_go_back(
         ({"currency": "CNY"}, "body.currency"),
     ],
 )
-async def test_an_invalid_refund_is_refused_by_its_field(
+async def test_an_invalid_refund_is_rejected_by_its_field(
     new_database_url: NewDatabaseUrl, changes: dict[str, Any], field: str
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:

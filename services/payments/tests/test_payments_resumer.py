@@ -199,7 +199,7 @@ async def test_it_leaves_alone_what_a_request_has_in_hand(new_database_url: NewD
         assert (await paying).payment.status is PaymentStatus.CAPTURED
 
 
-async def test_one_payment_that_the_gateway_refuses_for_good_holds_up_no_other(
+async def test_one_payment_that_the_gateway_rejects_for_good_holds_up_no_other(
     new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resumer, "BATCH_PAYMENTS", 2)

@@ -119,7 +119,7 @@ def test_a_refunded_payment_is_still_answered_as_captured() -> None:
 
 
 @pytest.mark.parametrize("status", PaymentStatus)
-def test_a_payment_whose_times_or_reason_do_not_belong_to_its_status_is_refused(status: PaymentStatus) -> None:
+def test_a_payment_whose_times_or_reason_do_not_belong_to_its_status_is_rejected(status: PaymentStatus) -> None:
     payment = payment_in(status)
     with pytest.raises(ValueError, match="its times or its reason"):
         replace(payment, captured_at_ms=None if payment.captured_at_ms else 5)
@@ -133,7 +133,7 @@ def test_a_payment_whose_times_or_reason_do_not_belong_to_its_status_is_refused(
 
 
 @pytest.mark.parametrize("status", PaymentStatus)
-def test_a_payment_whose_refunds_do_not_belong_to_its_status_is_refused(status: PaymentStatus) -> None:
+def test_a_payment_whose_refunds_do_not_belong_to_its_status_is_rejected(status: PaymentStatus) -> None:
     payment = payment_in(status)
     wrong = {0, 30, 100} - {payment.refunded_minor}
     for refunded_minor in wrong:
@@ -154,7 +154,7 @@ def test_no_more_goes_back_than_was_asked_for() -> None:
         payment.refunded(51, 7)
 
 
-def test_a_payment_of_nothing_is_refused() -> None:
+def test_a_payment_of_nothing_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         begin("p", replace(REQUEST, amount_minor=0), 1)
 
@@ -191,7 +191,7 @@ def test_every_order_of_the_events_leads_to_the_same_end(events: tuple[PayableSt
     assert order == PayableOrder("o", PayableStatus.CLOSED, TERMS)
 
 
-def test_an_open_order_without_terms_is_refused() -> None:
+def test_an_open_order_without_terms_is_rejected() -> None:
     with pytest.raises(ValueError, match="without buyer and total"):
         PayableOrder("o", PayableStatus.OPEN, None)
 
@@ -204,7 +204,7 @@ def with_asked_back(amount_minor: int) -> Payment:
 
 
 @pytest.mark.parametrize("change", [{"order_id": "x"}, {"amount_minor": 99}, {"currency": "EUR"}])
-def test_a_whole_refund_of_other_money_than_the_payments_is_refused(change: dict[str, object]) -> None:
+def test_a_whole_refund_of_other_money_than_the_payments_is_rejected(change: dict[str, object]) -> None:
     with pytest.raises(RefundMismatchError):
         rest_of(with_asked_back(0), replace(WHOLE, **change), "orders", 3)  # type: ignore[arg-type]
 
@@ -224,9 +224,9 @@ def test_a_part_is_refunded_up_to_the_rest_and_not_beyond() -> None:
     payment = with_asked_back(60)
     part = part_of(payment, RefundRequest("p", 40, "why"), "r", "operator", 3)
     assert part == Refund("r", "p", 40, "CNY", "why", "operator", 3)
-    with pytest.raises(RefundTooLargeError) as refused:
+    with pytest.raises(RefundTooLargeError) as rejected:
         part_of(payment, RefundRequest("p", 41, "why"), "r", "operator", 3)
-    assert (refused.value.amount_minor, refused.value.refundable_minor) == (41, 40)
+    assert (rejected.value.amount_minor, rejected.value.refundable_minor) == (41, 40)
 
 
 @pytest.mark.parametrize(

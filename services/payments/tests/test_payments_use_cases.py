@@ -93,7 +93,7 @@ async def test_a_payment_is_captured_written_down_and_told(new_database_url: New
         (PaymentRequest("paid", "buyer-1", TOTAL_MINOR, "CNY", PaymentMethod.CARD), AlreadyPaidError),
     ],
 )
-async def test_a_refused_payment_leaves_no_trace_and_its_key_may_be_used_again(
+async def test_a_rejected_payment_leaves_no_trace_and_its_key_may_be_used_again(
     new_database_url: NewDatabaseUrl, request_: PaymentRequest, error: type[ServiceError]
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:

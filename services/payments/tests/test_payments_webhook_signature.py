@@ -50,7 +50,7 @@ async def test_a_signature_within_the_window_is_taken(late_s: int) -> None:
 
 
 @pytest.mark.parametrize("late_s", [-86_400, -WINDOW_S - 1, WINDOW_S + 1, 86_400])
-async def test_a_signature_outside_the_window_is_refused_on_both_sides(late_s: int) -> None:
+async def test_a_signature_outside_the_window_is_rejected_on_both_sides(late_s: int) -> None:
     clock = SimClock()
     signatures = WebhookSignatures([OLD], clock)
     with pytest.raises(InvalidSignatureError, match="300 s"):
@@ -123,7 +123,7 @@ async def test_one_right_signature_among_wrong_ones_and_unknown_schemes_is_enoug
         "t=NOW," + ",".join(["v1=SIGNATURE"] * (SIGNATURES_MAX + 1)),
     ],
 )
-async def test_a_malformed_header_is_refused(malformed: str) -> None:
+async def test_a_malformed_header_is_rejected(malformed: str) -> None:
     clock = SimClock()
     at_s = await now_s(clock)
     text = malformed.replace("NOW", str(at_s)).replace("SIGNATURE", sign(OLD, str(at_s), BODY))
@@ -131,7 +131,7 @@ async def test_a_malformed_header_is_refused(malformed: str) -> None:
         WebhookSignatures([OLD], clock).verify(text, BODY)
 
 
-def test_a_missing_header_is_refused() -> None:
+def test_a_missing_header_is_rejected() -> None:
     with pytest.raises(InvalidSignatureError, match="missing"):
         WebhookSignatures([OLD], SimClock()).verify(None, BODY)
 
@@ -154,12 +154,12 @@ async def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("secrets", [[], [""], ["short"], [OLD, "x" * 31]])
-def test_secrets_that_can_be_guessed_are_refused(secrets: list[str]) -> None:
+def test_secrets_that_can_be_guessed_are_rejected(secrets: list[str]) -> None:
     with pytest.raises(ValueError, match="at least 32"):
         WebhookSignatures(secrets, SimClock())
 
 
-async def test_an_unsigned_request_is_refused_before_anything_reads_it(new_database_url: NewDatabaseUrl) -> None:
+async def test_an_unsigned_request_is_rejected_before_anything_reads_it(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         body = b"this is no JSON"
         wrong = await payments.signed(body, secret=NEW)
@@ -170,9 +170,9 @@ async def test_an_unsigned_request_is_refused_before_anything_reads_it(new_datab
         right = f"t={time_text},v1={sign(WEBHOOK_SECRET, time_text, body)}"
         two_headers = [("Gateway-Signature", "t=1"), ("Gateway-Signature", right)]
         twice = await payments.http.post("/webhooks/gateway", content=body, headers=two_headers)
-        for refused in (wrong, late, early, missing, twice):
-            assert (refused.status_code, refused.json()["type"]) == (401, "urn:hourglass:problem:invalid-signature")
-            assert refused.headers["WWW-Authenticate"] == "Gateway-Signature"
+        for rejected in (wrong, late, early, missing, twice):
+            assert (rejected.status_code, rejected.json()["type"]) == (401, "urn:hourglass:problem:invalid-signature")
+            assert rejected.headers["WWW-Authenticate"] == "Gateway-Signature"
         assert (await payments.signed(body)).status_code == 422
         token = await payments.http.post("/webhooks/gateway", content=body, headers=payments.headers("operator"))
         assert token.status_code == 401  # a token of the shop is no signature

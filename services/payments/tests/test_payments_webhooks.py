@@ -163,7 +163,7 @@ async def test_a_webhook_with_another_amount_or_currency_moves_nothing(
         assert status_of(await payments.webhook(event | {"event_id": "the-truth"})) == HANDLED
 
 
-async def test_an_amount_that_was_refused_as_a_webhook_is_not_booked_because_it_is_asked_for(
+async def test_an_amount_that_was_rejected_as_a_webhook_is_not_booked_because_it_is_asked_for(
     new_database_url: NewDatabaseUrl,
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -243,7 +243,7 @@ async def test_a_capture_that_is_told_after_its_refund_changes_nothing(new_datab
         await check_one_credit(payments, payment_id)
 
 
-async def test_a_decline_that_is_told_after_the_capture_is_refused(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_decline_that_is_told_after_the_capture_is_rejected(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment_id, event = await captured(payments)
         declined = event | {"event_id": "second-thoughts", "type": "charge.declined"}
@@ -347,17 +347,17 @@ async def test_money_that_moved_while_the_queue_is_down_is_taken_kept_and_told_o
         assert (await payments.get("/statistics")).json()["outbox_messages"] == 0
 
 
-async def test_a_queue_that_refuses_the_half_message_is_no_reason_to_refuse_the_webhook(
+async def test_a_queue_that_rejects_the_half_message_is_no_reason_to_reject_the_webhook(
     new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment_id = await pending(payments)
 
-        async def refuse(*_: object) -> None:
+        async def reject(*_: object) -> None:
             raise PublishError("no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(payments.queue, "send_in_transaction", refuse)
+            patched.setattr(payments.queue, "send_in_transaction", reject)
             assert status_of(await payments.webhook(payments.scripted.decide(payment_id))) == HANDLED
         assert await payments.application.relay.relay() == 1
         await check_one_credit(payments, payment_id)
@@ -405,7 +405,7 @@ async def test_a_database_that_is_away_asks_the_gateway_to_come_again(
         ({"type": "refund.refunded"}, "body"),
     ],
 )
-async def test_a_signed_body_that_is_no_event_is_refused_by_its_field(
+async def test_a_signed_body_that_is_no_event_is_rejected_by_its_field(
     new_database_url: NewDatabaseUrl, changes: dict[str, Any], field: str
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
@@ -420,7 +420,7 @@ async def test_a_signed_body_that_is_no_event_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"event_id": NaN}', b"[" * 5000])
-async def test_a_signed_body_that_is_no_json_object_is_refused(new_database_url: NewDatabaseUrl, body: bytes) -> None:
+async def test_a_signed_body_that_is_no_json_object_is_rejected(new_database_url: NewDatabaseUrl, body: bytes) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         answer = await payments.signed(body)
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:hourglass:problem:not-a-webhook")

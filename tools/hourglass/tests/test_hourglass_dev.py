@@ -88,7 +88,7 @@ def test_a_store_that_was_named_keeps_its_messages(tmp_path: Path) -> None:
         (["logLevel=LOUD"], "logLevel='LOUD': allowed are"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(
+def test_a_setting_that_makes_no_sense_is_rejected(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dev.main(arguments) == 2

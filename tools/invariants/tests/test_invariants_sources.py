@@ -47,7 +47,7 @@ def test_the_checks_read_what_the_services_have(name: str) -> None:
         assert set(columns) <= set(tables[table].columns.keys()), table
 
 
-async def test_a_database_without_a_table_or_a_column_is_refused_by_name(new_database_url: NewDatabaseUrl) -> None:
+async def test_a_database_without_a_table_or_a_column_is_rejected_by_name(new_database_url: NewDatabaseUrl) -> None:
     shop = Shop(
         statements=[
             ("payments", "DROP TABLE outbox"),
@@ -59,7 +59,7 @@ async def test_a_database_without_a_table_or_a_column_is_refused_by_name(new_dat
         await check(sources, NOW)
 
 
-async def test_another_services_database_is_refused(sources: Sources) -> None:
+async def test_another_services_database_is_rejected(sources: Sources) -> None:
     with pytest.raises(SchemaMismatchError, match=r"the database of gateway at .* lacks table charges"):
         await check(replace(sources, gateway=sources.orders), NOW)
 
@@ -71,7 +71,7 @@ async def test_a_file_that_is_not_there_is_not_made(sources: Sources, tmp_path: 
     assert not missing.exists()
 
 
-async def test_a_file_that_is_no_database_is_refused(sources: Sources, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_rejected(sources: Sources, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, but a text that is long enough to look at\n" * 100)
     with pytest.raises(SourceUnavailableError, match="cannot be read: file is not a database"):
         await check(replace(sources, orders=f"{SQLITE_PREFIX}{tmp_path / 'text.db'}"), NOW)
@@ -80,7 +80,7 @@ async def test_a_file_that_is_no_database_is_refused(sources: Sources, tmp_path:
 @pytest.mark.parametrize(
     "url", ["orders.db", "mysql://host/orders", "sqlite+aiosqlite://", "postgresql+asyncpg://host"]
 )
-async def test_a_url_of_another_kind_is_refused(url: str, sources: Sources) -> None:
+async def test_a_url_of_another_kind_is_rejected(url: str, sources: Sources) -> None:
     with pytest.raises(SourceUnavailableError, match=r"the database of orders is .*; allowed is sqlite"):
         await check(replace(sources, orders=url), NOW)
 
@@ -158,7 +158,7 @@ def test_a_file_says_when_its_invariant_holds_what_it_is_and_where_it_is_promise
 @pytest.mark.parametrize(
     "text", ["", "SELECT 1", "-- often\n-- It holds.\n-- Row: X1\nSELECT 1", "-- quiet\n-- Row: X1\nSELECT 1"]
 )
-def test_a_file_without_its_comment_is_refused(text: str) -> None:
+def test_a_file_without_its_comment_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="does not begin with its kind"):
         parse_check("01_it.sql", text)
 

@@ -1,4 +1,4 @@
-"""backup and restore: a copy of a running broker, a store made of it, and what is refused on the way."""
+"""backup and restore: a copy of a running broker, a store made of it, and what is rejected on the way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mq_broker.config import BrokerConfig
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.store.errors import StoreDamagedError
-from mq_broker.store.layout import StoreLayout, refuse_newer
+from mq_broker.store.layout import StoreLayout, reject_newer
 from mqadmin.backups import NO_STORE_YET, Restore
 from mqadmin.testing import Operator, operated
 from osenv import SeededRng, SimDisk
@@ -66,7 +66,7 @@ class TestRestored:
         assert len(copied) < 10_000
         assert restored == copied.ljust(8 * 1024 * 1024, b"\0")
 
-    def test_whatever_a_power_cut_leaves_of_a_restore_is_whole_or_refused(self, operator: Operator) -> None:
+    def test_whatever_a_power_cut_leaves_of_a_restore_is_whole_or_rejected(self, operator: Operator) -> None:
         operator(*BACKUP)
         disk, seen, layout = operator.disk, set[str](), StoreLayout(STORE)
 
@@ -74,12 +74,12 @@ class TestRestored:
             for left in disk.lost_states(SeededRng(1), samples=8):
                 if left.list_dir(STORE):
                     whole = left.exists(layout.version) and read_file(left, layout.version) != NO_STORE_YET
-                    seen.add("whole" if whole else "refused")
+                    seen.add("whole" if whole else "rejected")
                     if whole:
                         assert store_below(left, STORE).items() >= finished.items()
                     elif left.exists(layout.version):
                         with pytest.raises(StoreDamagedError, match="is damaged"):
-                            refuse_newer(left, layout)
+                            reject_newer(left, layout)
                     else:
                         assert left.list_dir(STORE) in ([], ["version.tmp"])
 
@@ -89,10 +89,10 @@ class TestRestored:
         disk.before = look
         Restore(disk, COPY, STORE).run()
         look("end", STORE)
-        assert seen == {"whole", "refused"}
+        assert seen == {"whole", "rejected"}
 
 
-class TestRefused:
+class TestRejected:
     def test_a_folder_that_holds_something(self, operator: Operator) -> None:
         assert operator(*BACKUP).exit_code == 0
         again = operator(*BACKUP)
@@ -150,7 +150,7 @@ class TestRefused:
         assert operator(*RESTORE).stderr == f"mqadmin: /copy/{LOG} is missing: the copy is damaged\n"
 
     @pytest.mark.parametrize("call", ["open", "pread", "pwrite", "truncate", "sync_data", "sync_dir", "replace"])
-    def test_a_disk_that_refuses_says_where(self, operator: Operator, call: str) -> None:
+    def test_a_disk_that_rejects_says_where(self, operator: Operator, call: str) -> None:
         operator(*BACKUP)
 
         def broken(done: str, _path: Path) -> None:
@@ -164,4 +164,4 @@ class TestRefused:
         assert outcome.stderr.startswith("mqadmin: [Errno 5] the medium is broken: '/")
         if set(operator.disk.list_dir(STORE)) - {"version.tmp"}:  # more than the beginning of the first write
             with pytest.raises(StoreDamagedError):
-                refuse_newer(operator.disk, BrokerConfig(store_path_root_dir=str(STORE)).store_options(1).layout)
+                reject_newer(operator.disk, BrokerConfig(store_path_root_dir=str(STORE)).store_options(1).layout)

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from mqadmin import errors
 from mqadmin.__main__ import app
-from mqadmin.errors import REFUSED
+from mqadmin.errors import REJECTED
 from mqadmin.testing import run_command
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/mqadmin.md").read_text(encoding="utf-8")
@@ -30,9 +30,9 @@ COMMANDS = [
 
 
 def flag_rows() -> list[tuple[str, list[str], bool]]:
-    """(command, flags, whether they are refused) of each row of the table."""
+    """(command, flags, whether they are rejected) of each row of the table."""
     table = PAGE.partition("## Commands and flags")[2].partition("\n## ")[0]
-    return [(row[1], row[2].split(), row[3].startswith("refused")) for row in FLAG_ROW.finditer(table)]
+    return [(row[1], row[2].split(), row[3].startswith("rejected")) for row in FLAG_ROW.finditer(table)]
 
 
 @functools.cache
@@ -59,13 +59,13 @@ class TestReadme:
 
     def test_the_table_has_the_flags_that_the_parser_takes(self) -> None:
         told: dict[str, set[str]] = {command: set() for command in COMMANDS}
-        for command, flags, refused in flag_rows():
-            told[command] |= set() if refused else set(flags)
+        for command, flags, rejected in flag_rows():
+            told[command] |= set() if rejected else set(flags)
         assert told == {command: flags_of(command) - EVERYWHERE for command in COMMANDS}
 
-    def test_the_table_has_the_flags_that_are_refused(self) -> None:
-        told = {(command, flag) for command, flags, refused in flag_rows() if refused for flag in flags}
-        assert told == set(REFUSED)
+    def test_the_table_has_the_flags_that_are_rejected(self) -> None:
+        told = {(command, flag) for command, flags, rejected in flag_rows() if rejected for flag in flags}
+        assert told == set(REJECTED)
 
     def test_every_command_takes_what_every_command_takes(self) -> None:
         for command in COMMANDS:
@@ -77,12 +77,12 @@ class TestReadme:
         assert codes == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 
-class TestRefused:
-    @pytest.mark.parametrize(("command", "flag"), sorted(REFUSED))
+class TestRejected:
+    @pytest.mark.parametrize(("command", "flag"), sorted(REJECTED))
     def test_a_flag_that_means_nothing_here_says_why(self, command: str, flag: str) -> None:
         code, stdout, stderr = run(command, flag, "x", NAMESRV_ADDR=UNREACHABLE)
         assert (code, stdout) == (2, "")
-        assert stderr == f"mqadmin: {command} does not take {flag}: {REFUSED[command, flag]}\n"
+        assert stderr == f"mqadmin: {command} does not take {flag}: {REJECTED[command, flag]}\n"
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),

@@ -58,7 +58,7 @@ class TestConnections:
             for client_id in (ONE, TWO)
         ]
 
-    def test_a_group_without_members_is_not_found_and_one_that_is_nowhere_is_refused(self, operator: Operator) -> None:
+    def test_a_group_without_members_is_not_found_and_one_that_is_nowhere_is_rejected(self, operator: Operator) -> None:
         operator("updateSubGroup", "-g", "readers", "-c", CLUSTER)
         for command in ("consumerConnection", "consumerStatus"):
             empty = operator(command, "-g", "readers", "--json")

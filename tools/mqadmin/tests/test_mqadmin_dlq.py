@@ -170,10 +170,10 @@ class TestShow:
         die(operator, Message("orders", b"body"))
         (letter,) = listed(operator)
 
-        async def refused(*_: Any) -> list[Any]:
+        async def rejected(*_: Any) -> list[Any]:
             raise BrokerRejectedError(ResponseCode.MESSAGE_ILLEGAL, "this broker keeps no index", "broker-a")
 
-        monkeypatch.setattr(Admin, "query_message_by_unique_key", refused)
+        monkeypatch.setattr(Admin, "query_message_by_unique_key", rejected)
         assert shown(operator, letter["message_id"])["originals"] is None
         outcome = operator("dlq", "show", *GROUP, "-i", letter["message_id"])
         assert ["still there", "not known: the broker cannot look for it"] in outcome.rows
@@ -244,7 +244,7 @@ class TestEdit:
         assert sentence in outcome.stderr
         assert body_starts(operator, "--all") == ["bad"]
 
-    def test_one_that_was_replayed_or_edited_is_refused(self, operator: Operator) -> None:
+    def test_one_that_was_replayed_or_edited_is_rejected(self, operator: Operator) -> None:
         die(operator, Message("orders", b"one"), Message("orders", b"two"))
         one, two = [letter["offset_message_id"] for letter in listed(operator)]
         operator("dlq", "edit", *GROUP, "-i", one, "--body", "better")

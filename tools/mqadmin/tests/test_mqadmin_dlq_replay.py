@@ -18,7 +18,7 @@ from mqadmin.dlq_replay import Pace
 from mqadmin.testing import Operator, Outcome, operated
 from mqclient import (
     Admin,
-    BrokerRefusedError,
+    BrokerUnavailableError,
     ConsumeFromWhere,
     Message,
     MessageExt,
@@ -300,20 +300,20 @@ class TestErrors:
 
         monkeypatch.setattr(Admin, "replay_dead_letter", failing)
 
-    def test_one_that_is_refused_does_not_hold_up_the_others(
+    def test_one_that_is_rejected_does_not_hold_up_the_others(
         self, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         die(operator, "one", "two", "three")
         self.fail_at(monkeypatch, b"two", MessageRejectedError("too large now"))
         outcome = replay(operator, "--everything")
         assert outcome.exit_code == 1
-        assert "  orders  refused  too large now\n" in outcome.stdout
-        assert "2 of 3 dead letters of group billing replayed, to group billing alone; 1 refused" in outcome.stdout
+        assert "  orders  rejected  too large now\n" in outcome.stdout
+        assert "2 of 3 dead letters of group billing replayed, to group billing alone; 1 rejected" in outcome.stdout
         assert still_open(operator) == ["two"]
 
     def test_a_broker_in_trouble_ends_it(self, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
         die(operator, "one", "two", "three")
-        self.fail_at(monkeypatch, b"two", BrokerRefusedError(ResponseCode.SYSTEM_BUSY, "disk full", "broker-a"))
+        self.fail_at(monkeypatch, b"two", BrokerUnavailableError(ResponseCode.SYSTEM_BUSY, "disk full", "broker-a"))
         outcome = replay(operator, "--everything", "--json")
         assert outcome.exit_code == 1
         assert [letter["outcome"] for letter in outcome.json["letters"]] == ["replayed"]

@@ -67,7 +67,7 @@ class TestTimes:
         assert parse_time(text, 77) == ms
 
     @pytest.mark.parametrize("text", ["", "yesterday", "-5", "2026-02-30", "2026-01-31#25:00:00:000", "1e9", "²"])
-    def test_what_is_no_time_is_refused_with_what_is_allowed(self, text: str) -> None:
+    def test_what_is_no_time_is_rejected_with_what_is_allowed(self, text: str) -> None:
         with pytest.raises(typer.BadParameter, match="is no time; write now, milliseconds since 1970"):
             parse_time(text, 0)
 

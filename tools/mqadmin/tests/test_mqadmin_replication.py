@@ -91,7 +91,7 @@ class TestStatus:
 
     def test_a_reason_ends_before_the_account_of_the_transport(self, pair: Pair) -> None:
         pair.master.admin.replica.writable = False
-        pair.master.admin.replica.refusal = "the stream is gone: cannot connect; last error: UNKNOWN: ipv4:127.0.0.1"
+        pair.master.admin.replica.rejection = "the stream is gone: cannot connect; last error: UNKNOWN: ipv4:127.0.0.1"
         assert pair.operator("haStatus", "-b", A).rows[2] == ["broker-a 0: the stream is gone: cannot connect"]
 
     def test_an_unknown_broker_is_an_error(self, pair: Pair) -> None:
@@ -131,15 +131,15 @@ class TestSwitch:
         assert (outcome.exit_code, outcome.stdout) == (1, "")
         assert f"up to 990, not to 1000, after 5 s; {A} is the master again, in epoch 2.0" in outcome.stderr
 
-    def test_one_that_is_not_in_sync_is_refused_unless_forced(self, pair: Pair) -> None:
+    def test_one_that_is_not_in_sync_is_rejected_unless_forced(self, pair: Pair) -> None:
         pair.slave.admin.replica.in_sync = False
         outcome = pair.operator(*SWITCH, "--to", "1")
         assert (outcome.exit_code, outcome.stderr) == (1, f"mqadmin: {B} is not in sync: it is 0 bytes behind\n")
         assert pair.operator(*SWITCH, "--to", "1", "--force").exit_code == 0
 
     def test_a_lost_master_is_replaced_by_the_slave(self, pair: Pair) -> None:
-        refused = pair.operator(*SWITCH, "--oldMasterIsLost")
-        assert (refused.exit_code, f"the master answers, at {A}" in refused.stderr) == (1, True)
+        rejected = pair.operator(*SWITCH, "--oldMasterIsLost")
+        assert (rejected.exit_code, f"the master answers, at {A}" in rejected.stderr) == (1, True)
         pair.master.down = True
         outcome = pair.operator(*SWITCH, "--oldMasterIsLost", "--role", "ASYNC_MASTER")
         assert outcome.rows[1] == ["broker-a", B, "ASYNC_MASTER", "2.0", "1000", "-"]

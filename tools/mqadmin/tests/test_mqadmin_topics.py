@@ -82,13 +82,13 @@ class TestUpdateTopic:
         assert outcome.exit_code == 2
         assert outcome.stderr.startswith("mqadmin: name a broker with -b or a cluster with -c, one of the two")
 
-    def test_a_broker_s_refusal_is_a_sentence_and_exit_code_1(self, operator: Operator) -> None:
+    def test_a_broker_s_rejection_is_a_sentence_and_exit_code_1(self, operator: Operator) -> None:
         outcome = operator("updateTopic", "-t", "orders", "-c", CLUSTER, "-p", "9")
         assert (outcome.exit_code, outcome.stdout) == (1, "")
         assert "broker-a" in outcome.stderr
         assert "MESSAGE_ILLEGAL: perm 9 is not made of" in outcome.stderr
 
-    def test_a_refusal_is_in_the_document_too(self, operator: Operator) -> None:
+    def test_a_rejection_is_in_the_document_too(self, operator: Operator) -> None:
         outcome = operator("updateTopic", "-t", "orders", "-c", CLUSTER, "-r", "0", "--json")
         assert outcome.exit_code == 1
         (failed,) = outcome.json["failed"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from hourglass_local.http_client import RefusedError
+from hourglass_local.http_client import RejectedError
 from hourglass_local.plan import PAID_SOON, Pays, PlannedOrder, Then
 from hourglass_local.shop import (
     CLOSED,
@@ -105,7 +105,7 @@ class Buyers:
             key = planned.payment_key(declined + 1)
             try:
                 payment = (await self._desk.pay(order, key)).payment
-            except RefusedError as error:
+            except RejectedError as error:
                 if error.problem != ORDER_CLOSED:
                     raise
                 return PaymentAttempt(planned, None, replayed, declined)

@@ -267,7 +267,7 @@ def orders_environment(
     settings: ShopSettings, places: ShopPlaces, *, payment_window_ms: int, delay_levels: str
 ) -> dict[str, str]:
     """What orders is told beside its address and the queue's. Keys younger than a release in use are named only where
-    they are wanted: an earlier version refuses a key that it does not know.
+    they are wanted: an earlier version rejects a key that it does not know.
     """
     return {
         **_common("ORDERS", settings, places),

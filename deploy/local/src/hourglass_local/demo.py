@@ -81,7 +81,7 @@ def parse_demo_config(environment: Mapping[str, str], folder: Path) -> DemoConfi
 async def run_demo(config: DemoConfig, console: Console) -> int:
     """Run everything in `config.folder`, which is empty; returns the exit code.
 
-    Raises ProcessError when a process dies, and ShopError when a service refuses; everything is stopped then.
+    Raises ProcessError when a process dies, and ShopError when a service rejects; everything is stopped then.
     """
     begin = time.monotonic()
     cluster = Cluster(

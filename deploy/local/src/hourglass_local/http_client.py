@@ -55,12 +55,12 @@ class AccessTokens:
 
 
 class ShopError(RuntimeError):
-    """A service refused, or gave no usable answer for too long; the message says what it said."""
+    """A service rejected, or gave no usable answer for too long; the message says what it said."""
 
 
-class RefusedError(ShopError):
-    """The service refused, and would refuse again; `problem` is the kind of problem, "" if there is none, and `members`
-    are those of its document. `replayed` says that it is the answer to an earlier request with the same key.
+class RejectedError(ShopError):
+    """The service rejected, and would reject again; `problem` is the kind of problem, "" if there is none, and
+    `members` are those of its document. `replayed` says that it is the answer to an earlier request with the same key.
     """
 
     def __init__(self, complaint: str, problem: str, members: Mapping[str, Any], *, replayed: bool = False) -> None:
@@ -102,22 +102,22 @@ class HttpClient:
         await self._client.aclose()
 
     async def get(self, path: str, token: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
-        """The answer's members. Raises RefusedError, ShopError."""
+        """The answer's members. Raises RejectedError, ShopError."""
         return dict((await self._ask("GET", path, headers=_bearer(token), params=parameters or {})).json())
 
     async def post(
         self, path: str, token: str, body: Mapping[str, Any] | None = None, key: str | None = None
     ) -> httpx.Response:
-        """The answer when it is the last word; `key` is the idempotency key. Raises RefusedError, ShopError."""
+        """The answer when it is the last word; `key` is the idempotency key. Raises RejectedError, ShopError."""
         headers = _bearer(token) | ({} if key is None else {IDEMPOTENCY_KEY: key})
         return await self._ask("POST", path, headers=headers, **({} if body is None else {"json": body}))
 
     async def patch(self, path: str, token: str, body: Mapping[str, Any]) -> httpx.Response:
-        """The answer when it is the last word. Raises RefusedError, ShopError."""
+        """The answer when it is the last word. Raises RejectedError, ShopError."""
         return await self._ask("PATCH", path, headers=_bearer(token), json=body)
 
     async def all_pages(self, path: str, token: str) -> list[dict[str, Any]]:
-        """Everything in a list. Raises RefusedError, ShopError."""
+        """Everything in a list. Raises RejectedError, ShopError."""
         items: list[dict[str, Any]] = []
         parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
         while True:
@@ -137,7 +137,7 @@ class HttpClient:
                 if not _may_help_to_ask_again(response):
                     if response.is_success:
                         return response
-                    raise _refused(complaint, response)
+                    raise _rejected(complaint, response)
             except httpx.TransportError as error:
                 complaint = f"{method} {path} failed: {error!r}"
             if time.monotonic() + pause_s > deadline:
@@ -160,9 +160,9 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _refused(complaint: str, response: httpx.Response) -> RefusedError:
+def _rejected(complaint: str, response: httpx.Response) -> RejectedError:
     if not response.headers.get("Content-Type", "").startswith("application/problem+json"):
-        return RefusedError(complaint, "", {})
+        return RejectedError(complaint, "", {})
     members = response.json()
     problem = str(members.get("type", "")).removeprefix(PROBLEM_PREFIX)
-    return RefusedError(complaint, problem, members, replayed=is_replayed(response))
+    return RejectedError(complaint, problem, members, replayed=is_replayed(response))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from hourglass_local.http_client import HttpClient, RefusedError, ShopError, is_replayed
+from hourglass_local.http_client import HttpClient, RejectedError, ShopError, is_replayed
 from hourglass_local.waiting import NotInTimeError, eventually
 
 PENDING, PAID, SHIPPED, COMPLETED, CLOSED = "PENDING_PAYMENT", "AWAITING_SHIPMENT", "SHIPPED", "COMPLETED", "CLOSED"
@@ -89,7 +89,7 @@ class OrderStatistics:
 
 
 class Shop(HttpClient):
-    """Each method acts as a caller with the scope for it; all raise RefusedError and ShopError."""
+    """Each method acts as a caller with the scope for it; all raise RejectedError and ShopError."""
 
     async def add_product(self, product: Product) -> None:
         body = {
@@ -214,7 +214,7 @@ class PaymentStatistics:
 
 
 class PaymentDesk(HttpClient):
-    """Each method acts as a caller with the scope for it; all raise RefusedError and ShopError."""
+    """Each method acts as a caller with the scope for it; all raise RejectedError and ShopError."""
 
     async def pay(self, order: Order, key: str) -> Receipt:
         """Pay the whole order, once for each `key`; returns when the gateway has decided."""
@@ -227,7 +227,7 @@ class PaymentDesk(HttpClient):
         }
         try:
             answer = await self.post("/payments", token, body, key)
-        except RefusedError as error:
+        except RejectedError as error:
             if error.problem != PAYMENT_DECLINED:
                 raise
             declined = await self.payment(str(error.members["payment_id"]), token)
@@ -285,11 +285,11 @@ class PaymentDesk(HttpClient):
 async def in_time(command: Awaitable[Order], otherwise: str) -> bool:
     """Whether the order took the command; on a slow machine it may have reached the status `otherwise` before.
 
-    Raises ShopError for any other refusal.
+    Raises ShopError for any other rejection.
     """
     try:
         await command
-    except RefusedError as error:
+    except RejectedError as error:
         if error.members.get("order_status") != otherwise:
             raise
         return False

@@ -75,29 +75,29 @@ class Races:
     """Payments that were aimed at the expiry of their order, and either won in its last 300 ms, or lost.
 
     `won` paid the order, the money being taken RACE_MS before the expiry or later; `refunded` were taken, met a closed
-    order and went back; `refused` came when payments had heard of the closing, or were declined, and nothing was
+    order and went back; `rejected` came when payments had heard of the closing, or were declined, and nothing was
     charged.
     """
 
     won: int
     refunded: int
-    refused: int
+    rejected: int
 
     @property
     def total(self) -> int:
-        return self.won + self.refunded + self.refused
+        return self.won + self.refunded + self.rejected
 
     @classmethod
     def of(
         cls, attempts: Iterable[PaymentAttempt], orders: Mapping[str, Order], payments: Mapping[str, Payment]
     ) -> Self:
         """`orders` and `payments` are those at the end."""
-        won = refunded = refused = 0
+        won = refunded = rejected = 0
         for attempt in attempts:
             if attempt.planned.pays is not Pays.AT_EXPIRY:
                 continue
             if attempt.payment is None or attempt.payment.status == DECLINED:
-                refused += 1
+                rejected += 1
                 continue
             payment = payments.get(attempt.payment.payment_id)
             order = orders.get(attempt.payment.order_id)
@@ -107,7 +107,7 @@ class Races:
                 refunded += 1
             elif order.payment_id == payment.payment_id and payment.captured_at_ms >= order.expires_at_ms - RACE_MS:
                 won += 1
-        return cls(won, refunded, refused)
+        return cls(won, refunded, rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Summary:
 
     `paid` are orders whose goods their buyers get, `closed` the others; some of these were cancelled, and `expired` is
     the rest. `raced` counts the payments that were aimed at the expiry of their order, and either won in its last
-    300 ms or lost, by a refund or by a refusal; `Races` says it exactly. `paid_twice_same_key` counts the payments
+    300 ms or lost, by a refund or by a rejection; `Races` says it exactly. `paid_twice_same_key` counts the payments
     that were asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if
     gateway, database of payments and orders agree; `stock_before` and `stock_after` are the units on sale.
     `lateness_ms_by_level` is what the broker itself says of its delay levels, of which 16 is the time to pay.
@@ -330,9 +330,9 @@ def _outcome(summary: Summary, shopped: Shopped) -> Table:
     )
     table.add_row("still pending", f"{summary.pending:,}")
     table.add_row(f"paid within {RACE_MS} ms of the expiry (raced)", f"{summary.raced:,}")
-    table.add_row("  won / refunded / refused", f"{races.won:,} / {races.refunded:,} / {races.refused:,}")
+    table.add_row("  won / refunded / rejected", f"{races.won:,} / {races.refunded:,} / {races.rejected:,}")
     table.add_row("paid twice with the same key, charged once", f"{summary.paid_twice_same_key:,}")
-    table.add_row("paid long after the expiry, refused", f"{_refused_late(shopped):,}")
+    table.add_row("paid long after the expiry, rejected", f"{_rejected_late(shopped):,}")
     table.add_row("payments declined", f"{summary.declined:,}")
     table.add_row("payments refunded / in part", f"{summary.refunded:,} / {summary.partly_refunded:,}")
     table.add_row("gateway captured - refunded", f"{_money(gateway.captured_minor)} - {_money(gateway.refunded_minor)}")
@@ -348,7 +348,7 @@ def _outcome(summary: Summary, shopped: Shopped) -> Table:
     return table
 
 
-def _refused_late(shopped: Shopped) -> int:
+def _rejected_late(shopped: Shopped) -> int:
     return sum(attempt.planned.pays is Pays.TOO_LATE and attempt.payment is None for attempt in shopped.attempts)
 
 

@@ -35,7 +35,7 @@ debits = Table(
 transactions = TransactionTable(metadata)
 
 
-class TransferRefusedError(Exception):
+class TransferRejectedError(Exception):
     """Nothing was debited, and bank B hears nothing."""
 
 
@@ -53,7 +53,7 @@ class SendingBank:
     async def transfer(self, order: TransferOrder) -> None:
         """Debit, and tell bank B to credit.
 
-        Raises TransferRefusedError, and what the queue raises when it cannot be reached before anything has happened.
+        Raises TransferRejectedError, and what the queue raises when it cannot be reached before anything has happened.
         """
 
         async def debit(connection: AsyncConnection, _transaction_id: str) -> None:
@@ -70,13 +70,13 @@ class SendingBank:
         try:
             await connection.execute(insert(debits), row)
         except IntegrityError as error:
-            raise TransferRefusedError(f"{order.transfer_id} has been debited before") from error
+            raise TransferRejectedError(f"{order.transfer_id} has been debited before") from error
         has_enough = (accounts.c.account_id == order.from_account) & (accounts.c.balance_minor >= order.amount_minor)
         debited = await connection.execute(
             update(accounts).where(has_enough).values(balance_minor=accounts.c.balance_minor - order.amount_minor)
         )
         if debited.rowcount != 1:
-            raise TransferRefusedError(f"{order.from_account} has no {order.amount_minor} to give")
+            raise TransferRejectedError(f"{order.from_account} has no {order.amount_minor} to give")
 
     async def __aenter__(self) -> SendingBank:
         await self.producer.start()

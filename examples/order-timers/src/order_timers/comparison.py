@@ -162,10 +162,10 @@ def show(comparison: Comparison, console: Console) -> None:
     console.print(LEGEND)
     for scenario in SCENARIOS:
         outcomes = comparison.of(scenario.name)
-        refused = max(outcome.refused for outcome in outcomes)
+        rejected = max(outcome.rejected for outcome in outcomes)
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.sentence}")
-        if refused:
-            console.print(f"{refused} buyers found no server to take their order, and are not counted")
+        if rejected:
+            console.print(f"{rejected} buyers found no server to take their order, and are not counted")
         _show_outcomes(outcomes, console)
     console.print()
     for line in availability_lines(comparison):

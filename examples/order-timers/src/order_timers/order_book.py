@@ -136,7 +136,7 @@ class Outcome:
     design: str
     scenario: str
     orders: int
-    refused: int  # no instance was there to take them, or their timer could not be set
+    rejected: int  # no instance was there to take them, or their timer could not be set
     paid: int
     closed: int
     stuck: int  # pending after their time at the end of the run, each with its unit of stock
@@ -153,7 +153,7 @@ class Outcome:
 
 
 def measure(
-    book: OrderBook, *, design: str, scenario: str, refused: int, now_ms: int, repaired_by_hand: int
+    book: OrderBook, *, design: str, scenario: str, rejected: int, now_ms: int, repaired_by_hand: int
 ) -> Outcome:
     """The book as it stands at `now_ms`."""
     closed = [order for order in book.orders if order.status is Status.CLOSED]
@@ -165,7 +165,7 @@ def measure(
         design=design,
         scenario=scenario,
         orders=len(book.orders),
-        refused=refused,
+        rejected=rejected,
         paid=sum(order.status is Status.PAID for order in book.orders),
         closed=len(closed),
         stuck=len(stuck),

@@ -62,7 +62,7 @@ class World:
         self._server_ids = [f"server-{number}" for number in range(scenario.instances)]
         self._timers = {server_id: design.build(surroundings, server_id) for server_id in self._server_ids}
         self._living: list[str] = []
-        self._refused = 0
+        self._rejected = 0
 
     async def run(self) -> Outcome:
         for server_id in self._server_ids:
@@ -72,7 +72,7 @@ class World:
             self._book,
             design=self._design.name,
             scenario=self._scenario.name,
-            refused=self._refused,
+            rejected=self._rejected,
             now_ms=self._clock.wall_ms(),
             repaired_by_hand=0,
         )
@@ -105,14 +105,14 @@ class World:
     async def _place(self, planned: PlannedOrder) -> None:
         """The timer first, then the order; without a timer the buyer is turned away."""
         if not self._living:
-            self._refused += 1
+            self._rejected += 1
             return
         server_id = self._living[int(planned.order_id.rpartition("-")[2]) % len(self._living)]
         expires_at_ms = self._clock.wall_ms() + self._workload.window_ms
         try:
             await self._timers[server_id].set(planned.order_id, expires_at_ms)
         except TimerNotSetError:
-            self._refused += 1
+            self._rejected += 1
             return
         await self._book.add(Order(planned.order_id, server_id, expires_at_ms))
 

@@ -42,8 +42,8 @@ from mqclient.consumer.rebalance import (
     AllocateMessageQueueStrategy,
 )
 from mqclient.errors import (
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     CheckUnansweredError,
     ConnectionLostError,
@@ -101,8 +101,8 @@ __all__ = [
     "AllocateMessageQueueStrategy",
     "BatchSendResult",
     "BrokerQueues",
-    "BrokerRefusedError",
     "BrokerRejectedError",
+    "BrokerUnavailableError",
     "BrokerUnreachableError",
     "CheckUnansweredError",
     "ClientConfig",
@@ -170,6 +170,7 @@ __all__ = [
 
 # Names that stood here before, with their places; they go with the next version.
 _MOVED = {
+    "BrokerRefusedError": ("mqclient.errors", "BrokerUnavailableError"),
     "MachineRoomResolver": ("mqclient.consumer.rebalance", "MachineRoomResolver"),
     "NumberedMessage": ("mqclient.producer.idempotent_producer", "SequencedMessage"),
     "NumberedProducer": ("mqclient.producer.idempotent_producer", "IdempotentProducer"),

@@ -192,9 +192,9 @@ class ClientInstance:
         """
         return await self._brokers.wait_for_answers(seconds)
 
-    def refusals(self) -> dict[str, BrokerRejectedError]:
-        """By address: the brokers that have refused the newest heartbeat for good (checkClientInBroker)."""
-        return self._brokers.refusals()
+    def rejections(self) -> dict[str, BrokerRejectedError]:
+        """By address: the brokers that have rejected the newest heartbeat for good (checkClientInBroker)."""
+        return self._brokers.rejections()
 
     def id_in_use(self) -> BrokerRejectedError | None:
         """The answer of a broker at which another running process has this client's id; None when there is none."""
@@ -264,7 +264,7 @@ class ClientInstance:
         self.tasks.start(self.routes.refresh_brokers(), f"mqclient addresses after {address} broke off")
 
     def heartbeat_answered(self) -> None:
-        """A broker has accepted or refused a heartbeat."""
+        """A broker has accepted or rejected a heartbeat."""
         self._brokers.heartbeat_answered()
 
     def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:

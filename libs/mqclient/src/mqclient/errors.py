@@ -4,7 +4,7 @@ MQClientError
  ├─ RetryableError               nothing was stored: try again, now or later
  │   ├─ NoRouteError             no name server answered, or no registered broker has a queue for the topic
  │   ├─ BrokerUnreachableError   there was no connection that the request could leave by
- │   ├─ BrokerRefusedError       the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
+ │   ├─ BrokerUnavailableError   the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
  │   ├─ NotSentError             the time ran out before the request left
  │   ├─ EarlierSendFailedError   an earlier message to the same queue failed, so that this one could not keep its place
  │   ├─ TooManyRequestsError     too many sends are under way already
@@ -117,17 +117,17 @@ class _BrokerAnswerError(MQClientError):
         self.broker = broker
 
 
-class BrokerRefusedError(_BrokerAnswerError, RetryableError):
-    """The broker refused, but may accept later."""
+class BrokerUnavailableError(_BrokerAnswerError, RetryableError):
+    """The broker cannot do it now; the same request may succeed later."""
 
 
 class BrokerRejectedError(_BrokerAnswerError, RejectedError):
-    """The broker refused for a reason that stays."""
+    """The broker rejects the request, for a reason that stays."""
 
 
 # Codes that say "not now". TOPIC_NOT_EXIST is among them because the topic may be created at any time, and
 # NOT_LEADER_FOR_QUEUE because another broker is the master now, or will be.
-REFUSED_FOR_NOW = frozenset(
+UNAVAILABLE_FOR_NOW = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -147,10 +147,10 @@ def code_name(code: int) -> str:
         return f"code {code}"
 
 
-def broker_answer_error(code: int, remark: str, broker: str) -> BrokerRefusedError | BrokerRejectedError:
+def broker_answer_error(code: int, remark: str, broker: str) -> BrokerUnavailableError | BrokerRejectedError:
     """The error that says what the caller can do about an answer other than SUCCESS."""
-    is_for_now = code in REFUSED_FOR_NOW or code == ResponseCode.FLUSH_SLAVE_TIMEOUT  # of a send it is a status
-    kind = BrokerRefusedError if is_for_now else BrokerRejectedError
+    is_for_now = code in UNAVAILABLE_FOR_NOW or code == ResponseCode.FLUSH_SLAVE_TIMEOUT  # of a send it is a status
+    kind = BrokerUnavailableError if is_for_now else BrokerRejectedError
     return kind(code, remark, broker)
 
 
@@ -162,7 +162,7 @@ def with_more(error: MQClientError, addition: str) -> MQClientError:
 
 
 def require_success(code: int, remark: str, broker: str) -> None:
-    """Raise BrokerRefusedError or BrokerRejectedError unless `code` is SUCCESS."""
+    """Raise BrokerUnavailableError or BrokerRejectedError unless `code` is SUCCESS."""
     if code != ResponseCode.SUCCESS:
         raise broker_answer_error(code, remark, broker)
 

@@ -19,7 +19,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.errors import (
-    REFUSED_FOR_NOW,
+    UNAVAILABLE_FOR_NOW,
     BrokerUnreachableError,
     IllegalArgumentError,
     MQClientError,
@@ -126,7 +126,7 @@ async def recall(
     """Remove the messages of the topic with this key, or this unique id, that wait.
 
     When a broker gives no answer, its error is raised, which tells what the others have answered: OutcomeUnknownError
-    if it may have done something, a RejectedError if it refuses for good, a RetryableError otherwise. Asking again is
+    if it may have done something, a RejectedError if it rejects for good, a RetryableError otherwise. Asking again is
     safe after any of them. Raises IllegalArgumentError, and NoRouteError when it is unknown which brokers to ask.
     """
     return await _ask_all(instance, _request(topic, key, message_id))
@@ -246,9 +246,9 @@ def _master_of(route: TopicRoute, broker_name: str) -> str | None:
 
 def _require_done(code: int, remark: str, broker_name: str) -> None:
     """Raise unless `code` is SUCCESS. A broker that cannot go on now may have done some of what was asked."""
-    if code in REFUSED_FOR_NOW:
-        refusal = broker_answer_error(code, remark, broker_name)
-        raise OutcomeUnknownError(f"{refusal} (it may have done some of what was asked)")
+    if code in UNAVAILABLE_FOR_NOW:
+        rejection = broker_answer_error(code, remark, broker_name)
+        raise OutcomeUnknownError(f"{rejection} (it may have done some of what was asked)")
     require_success(code, remark, broker_name)
 
 

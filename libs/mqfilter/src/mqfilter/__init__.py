@@ -18,7 +18,7 @@ not decide. CONTAINS and its like are false, with NOT too, when the property is 
 RocketMQ answers the same, with these exceptions. There 3.5 beside an integer is an error, and an error anywhere makes
 the whole expression false; here 3.5 is a number, and what is none is unknown in its own comparison only. A missing
 property on the right of = or <> is unknown here, as it is on the left; there it is false or true. NOT a = 3 is
-NOT (a = 3), as in SQL; there it is (NOT a) = 3. Refused here, and of no use there: a property that stands alone, a
+NOT (a = 3), as in SQL; there it is (NOT a) = 3. Rejected here, and of no use there: a property that stands alone, a
 condition that is compared, constants of two kinds that are compared, a sign before a property, and what follows the end
 of a condition.
 """

@@ -198,7 +198,7 @@ class Searches:
 _SHOWN_CHARACTERS = 20
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """A sentence about what begins at `index` of the text."""
 
     def __init__(self, index: int, sentence: str) -> None:
@@ -259,7 +259,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-# Which values may meet in a comparison, and what it is then. RefusedError says what may not, and why.
+# Which values may meet in a comparison, and what it is then. RejectedError says what may not, and why.
 
 _COMPARES: Mapping[str, Compares] = {
     "=": operator.eq,
@@ -291,15 +291,15 @@ def between(value: Value, low: Value, high: Value) -> Condition:
     """`value BETWEEN low AND high`: both are within."""
     parts = (comparison(value, ">=", low), comparison(value, "<=", high))
     if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
-        raise RefusedError(low.index, f"BETWEEN goes from the smaller to the larger number, not from {low} to {high}")
+        raise RejectedError(low.index, f"BETWEEN goes from the smaller to the larger number, not from {low} to {high}")
     return And(parts)
 
 
 def _check_comparable(constant: Constant, sign: str) -> None:
     if constant.value is None:
-        raise RefusedError(constant.index, "NULL cannot be compared; write IS NULL or IS NOT NULL")
+        raise RejectedError(constant.index, "NULL cannot be compared; write IS NULL or IS NOT NULL")
     if sign not in _EQUALITY and _kind(constant) is not float:
-        raise RefusedError(constant.index, f"only numbers have an order, and {constant} is none; write = or <>")
+        raise RejectedError(constant.index, f"only numbers have an order, and {constant} is none; write = or <>")
 
 
 def _of_properties(left: Property, sign: str, right: Property) -> Condition:
@@ -320,7 +320,7 @@ def _with_constant(one: Property, sign: str, constant: Constant) -> Condition:
 
 def _of_constants(left: Constant, sign: str, right: Constant) -> Condition:
     if _kind(left) is not _kind(right):
-        raise RefusedError(right.index, f"{right} cannot be compared with {left}")
+        raise RejectedError(right.index, f"{right} cannot be compared with {left}")
     if sign in _EQUALITY:
         return Always((left.value == right.value) is (sign == "="))
     return Always(_COMPARES[sign](_number(left), _number(right)))

@@ -21,7 +21,7 @@ from mqfilter.conditions import (
     Operand,
     Or,
     Property,
-    RefusedError,
+    RejectedError,
     Searches,
     Value,
     between,
@@ -84,7 +84,7 @@ def parse(expression: str) -> Condition:
         for token in parser.iter_parse():
             previous, last = last, token
         return _finished(parser, last)
-    except RefusedError as error:
+    except RejectedError as error:
         raise FilterSyntaxError(expression, error.index, error.sentence) from None
     except UnexpectedCharacters as error:
         index: int = error.pos_in_stream  # type: ignore[assignment]  # lark says None
@@ -155,7 +155,7 @@ _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
 class ConditionBuilder(Transformer[Token, Condition]):
     """From what the grammar recognises to conditions: one method for each name in it.
 
-    Used by the parser while it parses. Raises RefusedError.
+    Used by the parser while it parses. Raises RejectedError.
 
     Invariant: no condition is more than NESTING_MAX parentheses and NOTs deep, so that evaluating it needs little
     stack.
@@ -215,7 +215,7 @@ class ConditionBuilder(Transformer[Token, Condition]):
         digits = token.rstrip("lL")
         value = 0 if len(digits) > _INTEGER_DIGITS_MAX else int(f"{sign or ''}{digits}")
         if len(digits) > _INTEGER_DIGITS_MAX or not INTEGER_MIN <= value <= INTEGER_MAX:
-            raise RefusedError(
+            raise RejectedError(
                 _index(token), f"{shortened(digits)} is too large; allowed are {INTEGER_MIN} to {INTEGER_MAX}"
             )
         return Constant(_index(sign or token), value)
@@ -223,7 +223,7 @@ class ConditionBuilder(Transformer[Token, Condition]):
     def decimal(self, sign: Token | None, token: Token) -> Constant:
         value = float(f"{sign or ''}{token}")
         if abs(value) == float("inf"):
-            raise RefusedError(_index(token), f"{shortened(token)} is too large for a number of 64 bits")
+            raise RejectedError(_index(token), f"{shortened(token)} is too large for a number of 64 bits")
         return Constant(_index(sign or token), value)
 
 
@@ -243,26 +243,28 @@ def _condition(operand: Operand) -> Nested:
         case Constant(index, bool() | None as outcome):
             return Nested(index, Always(outcome))
         case _:
-            raise RefusedError(operand.index, f"{operand} alone is no condition; compare it, as in paid = TRUE")
+            raise RejectedError(operand.index, f"{operand} alone is no condition; compare it, as in paid = TRUE")
 
 
 def _value(operand: Operand) -> Value:
     """The operand where a property or a constant has to stand."""
     if isinstance(operand, Nested):
-        raise RefusedError(operand.index, "a condition stands where a value has to; join conditions by AND, OR and NOT")
+        raise RejectedError(
+            operand.index, "a condition stands where a value has to; join conditions by AND, OR and NOT"
+        )
     return operand
 
 
 def _property(operand: Operand, keyword: Token) -> Property:
     if not isinstance(operand, Property):
-        raise RefusedError(operand.index, f"a property has to stand before {keyword.upper()}")
+        raise RejectedError(operand.index, f"a property has to stand before {keyword.upper()}")
     return operand
 
 
 def _deeper(token: Token, inner: Nested) -> Nested:
     """The condition in one more parenthesis or NOT, which begins at the token."""
     if inner.depth == NESTING_MAX:
-        raise RefusedError(_index(token), f"more than {NESTING_MAX} parentheses and NOTs lie one in the other")
+        raise RejectedError(_index(token), f"more than {NESTING_MAX} parentheses and NOTs lie one in the other")
     return Nested(_index(token), inner.condition, inner.depth + 1)
 
 

@@ -1,7 +1,7 @@
 """RocketMQ's configuration keys and the frozen dataclasses that they become, once, at start.
 
 A field `listen_port` is the key `listenPort`; a field whose key does not follow that rule, or of which more has to be
-said, says so with `key(...)`. Unknown keys are refused by name, with the nearest known ones as a suggestion.
+said, says so with `key(...)`. Unknown keys are rejected by name, with the nearest known ones as a suggestion.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A file that ran RocketMQ starts Hourglass too: a key that switches nothing here is taken, and named once with the
 reason. Where a value asks for something that Hourglass does not do and that an operator would miss, such as access
-control, it is refused.
+control, it is rejected.
 
 The format of the file is that of java.util.Properties:
 
@@ -16,7 +16,7 @@ comes twice the last one counts. A backslash at the end of a line continues it o
 escape: `\\\\`, `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f`, or a separator, comment character or blank that stands for
 itself.
 
-Where Java reads something that was not meant, the line is refused: a key that ends at a blank, and a backslash before
+Where Java reads something that was not meant, the line is rejected: a key that ends at a blank, and a backslash before
 any other character, which Java drops without a word (`D:\\store` would be `D:store`). The file is UTF-8, as editors
 write it.
 """

@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from mqproto.codes import ResponseCode
 from mqproto.grpc_options import FRAME_BYTES_MAX, KEEPALIVE_MS, PING_TIMEOUT_MS, WINDOW_BYTES
 from mqproto.request_codes import REQUEST_CODES
-from mqremoting import Call, Connection, ConnectionConfig, FrameLimits, RefusedError, RemotingError, Stream
+from mqremoting import Call, Connection, ConnectionConfig, FrameLimits, RejectedError, RemotingError, Stream
 from mqremoting import not_supported as no_such_code
 
 FIELDS_BYTES_MAX = 65_536  # of a frame, beside its body
@@ -80,7 +80,7 @@ class _Method:
         return bool(self.descriptor.client_streaming or self.descriptor.server_streaming)
 
     def parse(self, body: bytes | memoryview) -> Any:
-        """The message of a frame, parsed once. Raises RefusedError."""
+        """The message of a frame, parsed once. Raises RejectedError."""
         if len(body) > FRAME_BYTES_MAX:
             raise _invalid(f"a request of {len(body):,} bytes; at most {FRAME_BYTES_MAX:,} are allowed")
         try:
@@ -93,8 +93,8 @@ class FramesService:
     """Implements `mqremoting.Service` by servicers; before any is added, every request is told to come again."""
 
     def __init__(self, calls_max: int | None = None, span: Span | None = None) -> None:
-        """One more request than `calls_max`, of all connections together, is refused with SYSTEM_BUSY. `span` is what a
-        request runs in that has fields, which only those of callers have that trace it; it gets path and fields.
+        """One more request than `calls_max`, of all connections together, is rejected with SYSTEM_BUSY. `span` is what
+        a request runs in that has fields, which only those of callers have that trace it; it gets path and fields.
         """
         self._span = span
         self._methods: dict[int, _Method] = {}
@@ -111,7 +111,7 @@ class FramesService:
     def on_request(self, call: Call) -> Coroutine[Any, Any, None]:
         method = self._method(call.command.code, is_stream=False)
         if self._calls_max is not None and self._calls >= self._calls_max:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, f"{self._calls} calls run; at most as many are allowed")
+            raise RejectedError(ResponseCode.SYSTEM_BUSY, f"{self._calls} calls run; at most as many are allowed")
         return self._answer(method, call)
 
     def on_stream(self, stream: Stream) -> Coroutine[Any, Any, None]:
@@ -120,7 +120,7 @@ class FramesService:
 
     def _method(self, code: int, *, is_stream: bool) -> _Method:
         if not self._methods:
-            raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is starting")
+            raise RejectedError(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is starting")
         method = self._methods.get(code)
         if method is None:
             raise no_such_code(code)
@@ -179,8 +179,8 @@ class _Context:
             self._callbacks.pop()(self)
 
     async def abort(self, status: grpc.StatusCode, details: str) -> NoReturn:
-        """Refuse the call."""
-        raise RefusedError(_CODES.get(status, ResponseCode.SYSTEM_ERROR), details)
+        """Reject the call."""
+        raise RejectedError(_CODES.get(status, ResponseCode.SYSTEM_ERROR), details)
 
 
 class _StreamContext(_Context):
@@ -225,5 +225,5 @@ class _StreamContext(_Context):
             raise asyncio.CancelledError from None
 
 
-def _invalid(remark: str) -> RefusedError:
-    return RefusedError(ResponseCode.INVALID_PARAMETER, remark)
+def _invalid(remark: str) -> RejectedError:
+    return RejectedError(ResponseCode.INVALID_PARAMETER, remark)

@@ -23,7 +23,7 @@ DLQ_PREFIX = "%DLQ%"  # mechanism R2
 GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)  # of the topics that belong to a group
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pulls: always there, and of no application
 
-# RocketMQ's groups of clients that were given none; it refuses both (checkConfig of its producers and consumers):
+# RocketMQ's groups of clients that were given none; it rejects both (checkConfig of its producers and consumers):
 # applications that forget to name a group would share one.
 UNNAMED_GROUPS = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 

@@ -88,7 +88,7 @@ _BASE = 31
 _DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTU"
 _REMAINDERS = bytes(_DIGITS[code % _BASE] for code in range(256))
 _QUOTIENTS = bytes(_DIGITS[code // _BASE] for code in range(256))
-_PART_BYTES = 256  # int() takes time by the square of the digits, and refuses more than 4,300
+_PART_BYTES = 256  # int() takes time by the square of the digits, and rejects more than 4,300
 _PART_POWER = pow(_BASE, _PART_BYTES, 1 << 32)
 
 

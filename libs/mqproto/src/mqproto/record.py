@@ -80,7 +80,7 @@ FLAG_COMPRESSION_TYPE_MASK = 0x7 << 8  # 0: zlib, as RocketMQ 4 wrote it
 
 # size, magic, queue offset, sysflag, reconsume times, body size; the x's are decoded on demand
 _HEAD = Struct(">ii12xq8xi32xi8xi")
-_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+_SYS_FLAGS_REJECTED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 SHORT_PROPERTIES_BYTES_MAX = 32_767  # RocketMQ reads the length as a signed short
 UNIQ_KEY_BYTES_MAX = 255  # a client's are 32 bytes; a retry says the key twice
@@ -305,7 +305,7 @@ def iter_sealed_records(buffer: bytes) -> Iterator[SealedRecord]:
         topic_at, sealed_end = body_at + body_size, next_at - CRC_BYTES
         if (
             magic != MESSAGE_MAGIC
-            or sys_flag & _SYS_FLAGS_REFUSED
+            or sys_flag & _SYS_FLAGS_REJECTED
             or next_at > end
             or not 0 <= body_size <= size - RECORD_BYTES_MIN
             or buffer[sealed_end:next_at] != crc_property(zlib.crc32(view[at:sealed_end]))

@@ -24,12 +24,12 @@ and each stream that the peer begins.
     server = Server(Service())
     port = await server.listen("127.0.0.1", 10911)
     ...
-    await server.drain(within_s=10)             # finish what runs, refuse what is new, close
+    await server.drain(within_s=10)             # finish what runs, reject what is new, close
 
 - Requests and streams go both ways on one connection, in any number, and none waits for another: each stream has a
   window in bytes each way.
 - Whatever one peer can make the other hold or do is bounded by `ConnectionConfig` and `FrameLimits`; beyond a limit it
-  is refused with RocketMQ's code and a sentence.
+  is rejected with RocketMQ's code and a sentence.
 - All times are of an `osenv.Clock`. Deadlines are not sent: a caller that no longer waits tells the peer, and the
   handler is cancelled.
 - `errors.py` has the tree of errors, `config.py` what the frames of streams look like, `codec.py` a frame's bytes, and
@@ -38,6 +38,9 @@ and each stream that the peer begins.
 The package knows nothing of brokers and messages, and imports osenv and the standard library only. Request codes 20,000
 to 20,999 are ours (RocketMQ has none there); the application gives them their meaning.
 """
+
+import warnings
+from typing import Any
 
 from mqremoting.calls import Call, Service, not_supported
 from mqremoting.codec import Decoder, encode, encode_head
@@ -52,7 +55,7 @@ from mqremoting.errors import (
     Http2PeerError,
     NotSentError,
     OutcomeUnknownError,
-    RefusedError,
+    RejectedError,
     RemotingError,
 )
 from mqremoting.streams import Stream
@@ -71,7 +74,7 @@ __all__ = [
     "Language",
     "NotSentError",
     "OutcomeUnknownError",
-    "RefusedError",
+    "RejectedError",
     "RemotingError",
     "ResponseCode",
     "Serialization",
@@ -83,3 +86,10 @@ __all__ = [
     "encode_head",
     "not_supported",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "RefusedError":  # the name before; it goes with the next version
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("mqremoting.RefusedError is mqremoting.RejectedError now", DeprecationWarning, stacklevel=2)
+    return RejectedError

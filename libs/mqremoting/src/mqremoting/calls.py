@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqremoting.command import ONE_WAY, RESPONSE, Command, ResponseCode
-from mqremoting.errors import DeadlineError, RefusedError
+from mqremoting.errors import DeadlineError, RejectedError
 
 if TYPE_CHECKING:
     from mqremoting.connection import Connection
@@ -21,7 +21,7 @@ class Service(Protocol):
     """The handlers of the requests and streams that the peer begins.
 
     Either method does its work at once and returns None, or returns a coroutine, which runs as a task: it is cancelled
-    when the peer gives up, or is gone. RefusedError, at once or from the coroutine, is told to the peer; any other
+    when the peer gives up, or is gone. RejectedError, at once or from the coroutine, is told to the peer; any other
     exception is logged, and the peer hears SYSTEM_ERROR. Both methods run in the step in which the frame came.
     """
 
@@ -33,7 +33,7 @@ class Service(Protocol):
 
 
 class Unsupported:
-    """A service that refuses everything: for a client of which the server wants nothing."""
+    """A service that rejects everything: for a client of which the server wants nothing."""
 
     def on_request(self, call: Call) -> None:
         raise not_supported(call.command.code)
@@ -42,9 +42,9 @@ class Unsupported:
         raise not_supported(stream.opening.code)
 
 
-def not_supported(code: int) -> RefusedError:
+def not_supported(code: int) -> RejectedError:
     """What a service raises for a code that it does not have."""
-    return RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {code} is not supported here")
+    return RejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {code} is not supported here")
 
 
 class Call:
@@ -117,14 +117,14 @@ class Call:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.task = None
         if (error := failure_of(task)) is not None:
-            self.fail(refusal_of(error, f"request code {self.command.code}"))
+            self.fail(rejection_of(error, f"request code {self.command.code}"))
         elif not self._has_response:
             self.respond(code=ResponseCode.SYSTEM_ERROR, remark="the handler ended without a response")
         self._connection.incoming.forget_call(self)
 
-    def fail(self, refusal: RefusedError) -> None:
-        """Respond with the refusal."""
-        self.respond(code=refusal.code, remark=refusal.remark)
+    def fail(self, rejection: RejectedError) -> None:
+        """Respond with the rejection."""
+        self.respond(code=rejection.code, remark=rejection.remark)
 
 
 class Request:
@@ -163,9 +163,9 @@ def failure_of(task: asyncio.Task[None]) -> Exception | None:
     return error
 
 
-def refusal_of(error: Exception, what: str) -> RefusedError:
-    """The response to an exception in a handler. An exception that is no refusal is logged."""
-    if isinstance(error, RefusedError):
+def rejection_of(error: Exception, what: str) -> RejectedError:
+    """The response to an exception in a handler. An exception that is no rejection is logged."""
+    if isinstance(error, RejectedError):
         return error
     log.error("%s failed", what, exc_info=error)
-    return RefusedError(ResponseCode.SYSTEM_ERROR, f"{what} failed: {type(error).__name__}")
+    return RejectedError(ResponseCode.SYSTEM_ERROR, f"{what} failed: {type(error).__name__}")

@@ -2,7 +2,7 @@
 
 RocketMQ uses two bits of a flag (command.py) and looks at no others. The bits below begin at the ninth. A peer that
 knows RocketMQ's frames only takes a frame with one of them for a request of code 0, which it does not have. It answers
-a ping with a refusal, which shows that it lives, and drops the others, which are one-way. Streams are for peers that
+a ping with a rejection, which shows that it lives, and drops the others, which are one-way. Streams are for peers that
 know them.
 
 | frame | bits | what it says |
@@ -45,11 +45,11 @@ class ConnectionConfig:
 
     frames: FrameLimits = field(default_factory=FrameLimits)
     requests_max: int = 4_096
-    """Requests in flight in each direction; one more is refused with SYSTEM_BUSY, or not sent."""
+    """Requests in flight in each direction; one more is rejected with SYSTEM_BUSY, or not sent."""
     request_bytes_max: int = 32 * 1024 * 1024
     """Frames of the requests being handled, and responses that the peer has not read; beyond it as above."""
     unread_bytes_max: int = 64 * 1024 * 1024
-    """A connection breaks when so much waits for a peer that does not read, refusals included."""
+    """A connection breaks when so much waits for a peer that does not read, rejections included."""
     streams_max: int = 32
     """Streams in flight in each direction, each with one window and one frame of memory at most."""
     window_bytes: int = 1024 * 1024

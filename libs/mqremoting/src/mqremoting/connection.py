@@ -30,7 +30,7 @@ from mqremoting.config import (
     ConnectionConfig,
 )
 from mqremoting.errors import ConnectionLostError, FrameError, Http2PeerError, NotSentError, RemotingError
-from mqremoting.http2 import Refusal, is_preface, is_settings
+from mqremoting.http2 import Rejection, is_preface, is_settings
 from mqremoting.incoming import Incoming
 from mqremoting.liveness import Liveness
 from mqremoting.streams import Stream
@@ -45,7 +45,7 @@ _OPAQUE_MASK = 0x7FFF_FFFF
 
 
 class Connection(asyncio.Protocol):
-    """Both ends of one connection. `service` does what the peer begins; without one, everything is refused."""
+    """Both ends of one connection. `service` does what the peer begins; without one, everything is rejected."""
 
     def __init__(
         self, service: Service | None = None, config: ConnectionConfig | None = None, clock: Clock | None = None
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._liveness = Liveness(self)
         self._first: asyncio.Future[None] | None = None  # done with the first frame of the peer
         self._has_heard = False
-        self._refusal: Refusal | None = None  # of a peer that is a gRPC client
+        self._rejection: Rejection | None = None  # of a peer that is a gRPC client
 
     async def confirm(self, timeout_s: float) -> None:
         """Return when the peer has shown that it takes frames, by an answer to a ping.
@@ -292,11 +292,11 @@ class Connection(asyncio.Protocol):
 
     def _speaks_http2(self, data: bytes) -> bool:
         """Whether these bytes, which no frame has come before, are another protocol's."""
-        if self._refusal is None and self.config.for_grpc_clients and is_preface(data):
+        if self._rejection is None and self.config.for_grpc_clients and is_preface(data):
             log.warning("a gRPC client has come from %s: %s", self.peer, self.config.for_grpc_clients)
-            self._refusal = Refusal(self.config.for_grpc_clients)
-        if self._refusal is not None:
-            answer = self._refusal.feed(data)
+            self._rejection = Rejection(self.config.for_grpc_clients)
+        if self._rejection is not None:
+            answer = self._rejection.feed(data)
             if answer is None or self._transport is None or self.unread_bytes > self.config.write_buffer_bytes:
                 self.close_soon()
             elif answer:

@@ -72,7 +72,7 @@ class Server:
     def add(self, connection: Connection) -> bool:
         """Whether there is room for it."""
         if len(self.connections) >= self._connections_max:
-            log.warning("connection refused: %d are open; at most as many are allowed", len(self.connections))
+            log.warning("connection rejected: %d are open; at most as many are allowed", len(self.connections))
             return False
         self.connections.add(connection)
         connection.when_lost(lambda: self.connections.discard(connection))

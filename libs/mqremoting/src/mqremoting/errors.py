@@ -6,7 +6,7 @@ RemotingError
 ├── OutcomeUnknownError   the peer may have done what was asked
 │   ├── ConnectionLostError   the connection broke before the end
 │   └── DeadlineError         no response within the time that the caller gave
-├── RefusedError          the peer says no, with a code and a sentence; a handler raises it to say no itself
+├── RejectedError         the peer says no, with a code and a sentence; a handler raises it to say no itself
 └── FrameError            bytes that are no frame, or a command that fits in none: a bug, or another protocol
 """
 
@@ -37,7 +37,7 @@ class DeadlineError(OutcomeUnknownError):
     """The response had not come when the caller's time was over. The peer is told to give the request up."""
 
 
-class RefusedError(RemotingError):
+class RejectedError(RemotingError):
     """`code` is a response code, RocketMQ's or the application's, other than 0; `remark` is the sentence with it."""
 
     def __init__(self, code: int, remark: str) -> None:

@@ -32,7 +32,7 @@ def is_settings(data: bytes) -> bool:
     return not rest and count <= _SETTINGS_MAX and data[3:_HEAD_BYTES] == bytes([_SETTINGS, 0, 0, 0, 0, 0])
 
 
-class Refusal:
+class Rejection:
     """Answers each gRPC call of a connection with `sentence`; bytes in, bytes out."""
 
     def __init__(self, sentence: str) -> None:

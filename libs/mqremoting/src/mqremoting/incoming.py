@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from mqremoting.calls import Call, Service, refusal_of
+from mqremoting.calls import Call, Service, rejection_of
 from mqremoting.command import Command, ResponseCode
 from mqremoting.config import OPEN
-from mqremoting.errors import FrameError, RefusedError, RemotingError
+from mqremoting.errors import FrameError, RejectedError, RemotingError
 from mqremoting.streams import Stream
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Incoming:
         """Take a request. Raises FrameError for an opaque that is in use."""
         self._connection.used()
         call = Call(self._connection, command)
-        if (refusal := self._refusal(command)) is not None:
-            call.fail(refusal)
+        if (rejection := self._rejection(command)) is not None:
+            call.fail(rejection)
             return
         if command.is_one_way:
             self._one_ways.add(call)
@@ -51,7 +51,7 @@ class Incoming:
         try:
             work = self._service.on_request(call)
         except Exception as error:
-            call.fail(refusal_of(error, f"request code {command.code}"))
+            call.fail(rejection_of(error, f"request code {command.code}"))
             work = None
         if work is not None:
             self._begin(call, work)
@@ -66,14 +66,14 @@ class Incoming:
                 stream.received(command)
             return  # else the rest of a stream that has ended here
         self._connection.used()
-        refusal = self._refusal(command)
+        rejection = self._rejection(command)
         stream = Stream(self._connection, command, began_here=False)
-        if refusal is None and self._streams >= self._config.streams_max:
-            refusal = _busy(f"{self._streams:,} streams are open on this connection; at most as many are allowed")
+        if rejection is None and self._streams >= self._config.streams_max:
+            rejection = _busy(f"{self._streams:,} streams are open on this connection; at most as many are allowed")
         self._came[opaque] = stream
         self._streams += 1
-        if refusal is not None:
-            stream.close(refusal.code, refusal.remark)
+        if rejection is not None:
+            stream.close(rejection.code, rejection.remark)
             return
         stream.widen()
         try:
@@ -90,14 +90,14 @@ class Incoming:
         else:
             work.close()
 
-    def _refusal(self, command: Command) -> RefusedError | None:
+    def _rejection(self, command: Command) -> RejectedError | None:
         """Why a new request or stream is not taken. Raises FrameError for an opaque that is in use."""
         if command.opaque in self._came and (not command.is_one_way or command.flag & OPEN):
             raise FrameError(
                 f"{self._connection.peer} began a request with opaque {command.opaque}, which is in flight"
             )
         if self._connection.drains:
-            return RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is shutting down")
+            return RejectedError(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is shutting down")
         if (count := self.count) >= self._config.requests_max:
             return _busy(f"{count:,} requests are in flight on this connection; at most as many are allowed")
         waiting, most = self._bytes + command.size + self._connection.unread_bytes, self._config.request_bytes_max
@@ -142,5 +142,5 @@ class Incoming:
             call.give_up()
 
 
-def _busy(remark: str) -> RefusedError:
-    return RefusedError(ResponseCode.SYSTEM_BUSY, remark)
+def _busy(remark: str) -> RejectedError:
+    return RejectedError(ResponseCode.SYSTEM_BUSY, remark)

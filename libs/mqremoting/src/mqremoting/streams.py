@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from mqremoting.calls import failure_of, refusal_of
+from mqremoting.calls import failure_of, rejection_of
 from mqremoting.command import RESPONSE, Command
 from mqremoting.config import (
     CLOSE,
@@ -27,7 +27,7 @@ from mqremoting.errors import (
     DeadlineError,
     FrameError,
     NotSentError,
-    RefusedError,
+    RejectedError,
     RemotingError,
 )
 
@@ -42,7 +42,7 @@ class Stream:
     """One stream, the same at both ends. One task writes, and one reads or a callback gets what comes.
 
     `opening` is the command that began it: `opening.code` says what for. Errors of a stream are ConnectionLostError,
-    DeadlineError, and RefusedError with the code and sentence with which the peer closed it.
+    DeadlineError, and RejectedError with the code and sentence with which the peer closed it.
     """
 
     def __init__(self, connection: Connection, opening: Command, *, began_here: bool) -> None:
@@ -120,13 +120,13 @@ class Stream:
         self.close(error=ConnectionLostError(f"{self} was given up"))
 
     def close(self, code: int = 0, remark: str = "", *, error: RemotingError | None = None) -> None:
-        """Neither send nor read any more. The peer reads what was sent, and then the end; with a code, RefusedError.
+        """Neither send nor read any more. The peer reads what was sent, and then the end; with a code, RejectedError.
 
         `error` is what `read` and `write` raise here; a code makes one by itself. Harmless when it has ended already.
         """
         if self._is_open:
             self.connection.write_command(self._command(self._flag | CLOSE, code, remark=remark))
-            self.fail(error or (RefusedError(code, remark) if code else None))
+            self.fail(error or (RejectedError(code, remark) if code else None))
 
     def _command(
         self,
@@ -207,7 +207,7 @@ class Stream:
             try:
                 deliver(None)
             except Exception as error:
-                refusal_of(error, f"the end of {self}")
+                rejection_of(error, f"the end of {self}")
 
     def _give_back(self, size: int) -> None:
         self._taken += size
@@ -230,7 +230,7 @@ class Stream:
         if not self._is_open:
             return  # its handler has not ended yet
         if not flag & STREAM:  # a peer without streams answers as to any request
-            self.fail(RefusedError(command.code, command.remark or "the peer took the stream for a request"))
+            self.fail(RejectedError(command.code, command.remark or "the peer took the stream for a request"))
         elif flag & CLOSE:
             self._closed_by_peer(command)
         elif flag & WINDOW:
@@ -267,7 +267,7 @@ class Stream:
 
     def _closed_by_peer(self, command: Command) -> None:
         self._peer_has_ended = True
-        self.lose(RefusedError(command.code, command.remark) if command.code else None)
+        self.lose(RejectedError(command.code, command.remark) if command.code else None)
 
     def lose(self, error: RemotingError | None) -> None:
         """`fail`, and cancel the handler: the peer or the connection is gone."""
@@ -290,8 +290,8 @@ class Stream:
     def close_failed(self, error: Exception) -> None:
         """Close it for what its handler, or its callback, has raised."""
         if self.error is not error:  # else the handler only passed on how the stream had ended
-            refusal = refusal_of(error, f"the stream of code {self.opening.code}")
-            self.close(refusal.code, refusal.remark)
+            rejection = rejection_of(error, f"the stream of code {self.opening.code}")
+            self.close(rejection.code, rejection.remark)
 
     def _forget_if_both_have_ended(self) -> None:
         if self._has_ended and self._peer_has_ended:

@@ -229,7 +229,9 @@ class RealDisk:
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> DiskFile:
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags, 0o640)
-        if read_only and stat.S_ISDIR(os.fstat(descriptor).st_mode):  # only opening it for writing is refused by itself
+        if read_only and stat.S_ISDIR(
+            os.fstat(descriptor).st_mode
+        ):  # only opening it for writing is rejected by itself
             os.close(descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return _RealFile(descriptor)

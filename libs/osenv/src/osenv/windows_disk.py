@@ -1,4 +1,4 @@
-"""Small files on Windows: what a client keeps there. The broker's store needs POSIX, and refuses this disk's system.
+"""Small files on Windows: what a client keeps there. The broker's store needs POSIX, and rejects this disk's system.
 
 Where it promises less than RealDisk: a new or renamed name is durable when the file system says so (NTFS journals it),
 because a folder cannot be synced there; and a range that is allocated is written, so that a file has no holes.

@@ -9,13 +9,16 @@ Names listed here are the interface, with the options that docs/guides/spark.md 
 Spark imports this package by itself when it looks for a format, and then forks, so nothing here starts a thread.
 """
 
+import warnings
+from typing import Any
+
 from pyspark_mq.data_source import DefaultSource, MqDataSource, register
 from pyspark_mq.errors import (
     BrokerAwayError,
     DataLossError,
     MqSourceError,
     OptionError,
-    ReadRefusedError,
+    ReadRejectedError,
     UnknownTopicError,
     UnreadableMessageError,
 )
@@ -29,8 +32,15 @@ __all__ = [
     "MqDataSource",
     "MqSourceError",
     "OptionError",
-    "ReadRefusedError",
+    "ReadRejectedError",
     "UnknownTopicError",
     "UnreadableMessageError",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ReadRefusedError":  # the name before; it goes with the next version
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("pyspark_mq.ReadRefusedError is pyspark_mq.ReadRejectedError now", DeprecationWarning, stacklevel=2)
+    return ReadRejectedError

@@ -89,7 +89,7 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """Takes filters over. Spark refuses a class with this method while its setting for pushing down is false."""
+    """Takes filters over. Spark rejects a class with this method while its setting for pushing down is false."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Those that Spark has to look at itself."""

@@ -15,11 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from mqclient import BrokerRefusedError, MessageQueue, MQClientError, NoRouteError, OutcomeUnknownError, RetryableError
+from mqclient import (
+    BrokerUnavailableError,
+    MessageQueue,
+    MQClientError,
+    NoRouteError,
+    OutcomeUnknownError,
+    RetryableError,
+)
 from mqclient.sync import SyncAdmin, SyncPullConsumer
 from mqproto.codes import ResponseCode
 from mqproto.names import TOOLS_CONSUMER_GROUP
-from pyspark_mq.errors import BrokerAwayError, ReadRefusedError, UnknownTopicError
+from pyspark_mq.errors import BrokerAwayError, ReadRejectedError, UnknownTopicError
 from pyspark_mq.options import TopicChoice
 
 MASTER_ID = 0
@@ -46,7 +53,7 @@ class Patience:
     def ask(self, what: str, call: Callable[[], T]) -> T:
         """The answer. `what` says in the error what could not be done.
 
-        Raises BrokerAwayError without an answer, ReadRefusedError for an answer that will not change.
+        Raises BrokerAwayError without an answer, ReadRejectedError for an answer that will not change.
         """
         tries = 0
         while True:
@@ -59,7 +66,7 @@ class Patience:
                 logger.info("%s is tried again in %g s: %s", what, self.interval_s, error)
                 self.given_up.wait(self.interval_s)
             except MQClientError as error:
-                raise ReadRefusedError(f"{what} is not possible: {error}") from error
+                raise ReadRejectedError(f"{what} is not possible: {error}") from error
 
 
 # The queue's client in a process of Spark's: made at first use, kept for the tasks that follow.
@@ -160,7 +167,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """The questions, asked through `client` with `patience`. Every method raises BrokerAwayError, ReadRefusedError."""
+    """The questions, asked through `client` with `patience`. Every method raises BrokerAwayError, ReadRejectedError."""
 
     client: Client
     patience: Patience
@@ -213,7 +220,7 @@ class QueueBounds:
             stats = {one.queue: Bounds(one.min_offset, one.max_offset) for one in self.client.admin.topic_stats(topic)}
         except NoRouteError:
             stats = {}  # there is no master at all
-        except BrokerRefusedError as error:
+        except BrokerUnavailableError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             stats = {}  # no master has it, so the brokers that have it are slaves

@@ -4,7 +4,7 @@ MqSourceError
  ├─ OptionError            an option, or a combination of them, that makes no sense: change it
  ├─ UnknownTopicError      no registered broker has the topic: create it, or correct its name
  ├─ BrokerAwayError        a broker or all name servers were silent for as long as the options allow: try again
- ├─ ReadRefusedError       a broker said no for good: the sentence says why
+ ├─ ReadRejectedError      a broker said no for good: the sentence says why
  ├─ DataLossError          messages are not there any more; failOnDataLoss=false reads what is left
  └─ UnreadableMessageError a message is there, but its body or its properties cannot be decoded
 
@@ -30,7 +30,7 @@ class BrokerAwayError(MqSourceError):
     """No broker or name server has answered in time."""
 
 
-class ReadRefusedError(MqSourceError):
+class ReadRejectedError(MqSourceError):
     """Asking again would not help."""
 
 

@@ -43,7 +43,7 @@ class OptionValues:
             raise OptionError(f"{name} is not set; it is required")
         return self.text(name)
 
-    def refuse(self, names: Iterable[str], why: str) -> None:
+    def reject(self, names: Iterable[str], why: str) -> None:
         """Raise for the first of these that is set."""
         for name in names:
             if name in self._values:
@@ -249,14 +249,14 @@ def starting_position(values: OptionValues, *, streaming: bool) -> Position:
     default = PositionKind.LATEST if streaming else PositionKind.EARLIEST
     position = _position(values, "starting", default, NoMatchStrategy(strategy))
     if not streaming:
-        _refuse(position, PositionKind.LATEST, LATEST_OFFSET, "a batch that begins at the end reads nothing")
+        _reject(position, PositionKind.LATEST, LATEST_OFFSET, "a batch that begins at the end reads nothing")
     return position
 
 
 def ending_position(values: OptionValues) -> Position:
     """The latest message by default. Raises OptionError."""
     position = _position(values, "ending", PositionKind.LATEST, NoMatchStrategy.LATEST)
-    _refuse(position, PositionKind.EARLIEST, EARLIEST_OFFSET, "a batch that ends at the beginning reads nothing")
+    _reject(position, PositionKind.EARLIEST, EARLIEST_OFFSET, "a batch that ends at the beginning reads nothing")
     return position
 
 
@@ -281,7 +281,7 @@ def _position(values: OptionValues, which: str, default: PositionKind, strategy:
     return Position(PositionKind.OFFSETS, by_offsets, numbers=offsets)
 
 
-def _refuse(position: Position, kind: PositionKind, number: int, why: str) -> None:
+def _reject(position: Position, kind: PositionKind, number: int, why: str) -> None:
     if position.kind is kind or number in position.numbers.values():
         raise OptionError(f"{position.option} says {kind}; {why}")
 
@@ -289,7 +289,7 @@ def _refuse(position: Position, kind: PositionKind, number: int, why: str) -> No
 # The options of reading, parsed once (mechanisms Y1, Y2, Y4); docs/guides/spark.md explains each with an example.
 #
 # Names and meaning are those of Spark's Kafka source where they mean the same. Names are case-insensitive. An unknown
-# one is refused by name, and so is one that the kind of read cannot have.
+# one is rejected by name, and so is one that the kind of read cannot have.
 
 PULL_MESSAGES_MAX = 1_024  # more a broker does not give at once
 
@@ -332,7 +332,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Everything that is set, and the default of what is not. Raises OptionError."""
     values = OptionValues(options, READ_OPTIONS)
     if streaming:
-        values.refuse(ENDING, "a stream has no end; this is an option of batch reads")
+        values.reject(ENDING, "a stream has no end; this is an option of batch reads")
     tags, sql = values.text("tags"), values.text("sql")
     if tags and sql:
         raise OptionError("tags and sql are set both; write the tags into the condition: TAGS IN ('A', 'B')")

@@ -22,7 +22,7 @@ from mqproto.record import RecordError, SealedRecord, iter_sealed_records
 from osenv import RealClock
 from pyspark_mq.clients import Client, ClientKey, client_of
 from pyspark_mq.columns import Columns
-from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRefusedError
+from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRejectedError
 from pyspark_mq.offsets import OffsetRange
 from pyspark_mq.pushdown import Wanted
 
@@ -71,7 +71,7 @@ class RangePartition(InputPartition):
 
 
 def read_range(part: OffsetRange, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Its rows. Raises DataLossError, UnreadableMessageError, BrokerAwayError, ReadRefusedError."""
+    """Its rows. Raises DataLossError, UnreadableMessageError, BrokerAwayError, ReadRejectedError."""
     with client_of(plan.key) as client:
         yield from RangeReader(part, plan, client).batches()
 
@@ -116,7 +116,7 @@ class RangeReader:
             except (RetryableError, OutcomeUnknownError, RecordError) as error:
                 pulled = _Nothing(str(error), error)
             except MQClientError as error:
-                raise ReadRefusedError(f"{self._queue} cannot be read at offset {offset}: {error}") from error
+                raise ReadRejectedError(f"{self._queue} cannot be read at offset {offset}: {error}") from error
             if isinstance(pulled, _Pulled):
                 return pulled
             if self._clock.monotonic() >= give_up_at or self._given_up.wait(RETRY_PAUSE_S):
@@ -167,7 +167,7 @@ class RangeReader:
         if self._plan.wanted.gets_everything and offsets == list(range(at, pulled.following)):
             return
         if offsets != sorted(set(offsets)) or (offsets and not at <= offsets[0] <= offsets[-1] < pulled.following):
-            raise ReadRefusedError(f"the broker of {self._queue} has answered a pull at {at} with offsets {offsets}")
+            raise ReadRejectedError(f"the broker of {self._queue} has answered a pull at {at} with offsets {offsets}")
         if self._plan.wanted.gets_everything:
             for start, end in gaps(offsets, at, pulled.following):
                 self._lost(start, end, "the broker has left them out as damaged")

@@ -2,7 +2,7 @@
 
 Plain values, for every layer of a service; of the rest only `config` knows anything, the limits of `http`:
 
-    errors        ServiceError and its tree (refused / try again), MalformedMessageError
+    errors        ServiceError and its tree (rejected / try again), MalformedMessageError
     message       OutgoingMessage, the port MessagePublisher; encode_body() and MessageBody: the JSON in messages;
                   Subscription: group, topic, tags, handler
     auth          Caller, scopes, ROLES, Tokens(keys, clock).issue() and .verify()

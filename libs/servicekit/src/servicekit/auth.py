@@ -18,7 +18,7 @@ from typing import Any
 import jwt
 
 from osenv import Clock
-from servicekit.errors import RefusedError
+from servicekit.errors import RejectedError
 from servicekit.identifiers import is_identifier
 
 ORDERS_READ = "orders:read"
@@ -70,7 +70,7 @@ _OPTIONS: Any = {"require": list(_CLAIMS), "verify_exp": False, "verify_iat": Fa
 Keys = Sequence[tuple[str, str]]  # (kid, secret); the first signs
 
 
-class InvalidTokenError(RefusedError):
+class InvalidTokenError(RejectedError):
     """The token is not one of ours, or its time is over; the sentence says which."""
 
 

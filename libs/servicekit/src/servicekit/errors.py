@@ -1,7 +1,7 @@
 """The errors of every service, split by what the caller should do. A service derives its own errors from these.
 
 ServiceError
-├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
+├── RejectedError                the request cannot be carried out as it stands; repeating it changes nothing
 │   ├── KeyReusedError
 │   ├── InvalidCursorError
 │   └── ConsumedBeforeError
@@ -17,12 +17,15 @@ MalformedMessageError            a message that no retry mends
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 
 class ServiceError(Exception):
     """Every error that a service raises on purpose; its text is a sentence for the person who made the request."""
 
 
-class RefusedError(ServiceError):
+class RejectedError(ServiceError):
     """The request cannot be carried out as it stands."""
 
 
@@ -30,21 +33,21 @@ class TryAgainError(ServiceError):
     """Nothing was changed; the same request may succeed a moment later."""
 
 
-class KeyReusedError(RefusedError):
+class KeyReusedError(RejectedError):
     """The idempotency key belongs to an earlier request with another payload."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the idempotency key {key!r} was used for another payload; a new request needs a new key")
 
 
-class InvalidCursorError(RefusedError):
+class InvalidCursorError(RejectedError):
     """The cursor is not one that a list answered."""
 
     def __init__(self, cursor: str) -> None:
         super().__init__(f"{cursor!r} is not a cursor; use next_cursor of the page before, or none for the first page")
 
 
-class ConsumedBeforeError(RefusedError):
+class ConsumedBeforeError(RejectedError):
     """The message was carried out before; the only effect is that what it would do again is rolled back."""
 
     def __init__(self, consumer_group: str, business_key: str) -> None:
@@ -79,3 +82,10 @@ class TransactionGivenUpError(TryAgainError):
 
 class MalformedMessageError(ValueError):
     """A message body that is not what its topic promises; no retry mends it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "RefusedError":  # the name before; it goes with the next version
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.RefusedError is {__name__}.RejectedError now", DeprecationWarning, stacklevel=2)
+    return RejectedError

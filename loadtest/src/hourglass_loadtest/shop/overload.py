@@ -1,7 +1,7 @@
 """`python -m hourglass_loadtest overload`: what the shop can sustain, and what is left of it at twice as much.
 
 The rate climbs by a third from step to step, until a step is not sustained; one step more lies between the last two.
-Sustained is a step in which one order of a hundred at most was refused or took more than a second from when it was
+Sustained is a step in which one order of a hundred at most was rejected or took more than a second from when it was
 intended; one that is not is tried once more, because other things run on a machine. Then the load is twice what was
 sustained. When far more is placed then than in any step, the climb has ended too early, and goes on from there.
 Goodput is orders placed a second.
@@ -29,7 +29,7 @@ from hourglass_loadtest.shop.summary import (
     lags,
     latency_ms,
     orders_per_s,
-    refused_share,
+    rejected_share,
     summarize,
     wait_for_the_end,
 )
@@ -42,7 +42,7 @@ TIMES = 2.0
 TRIES, CLIMBS_MAX = 2, 3
 ENDED_TOO_EARLY = 1.25  # times the best step
 SHARE_WANTED = 0.8
-P99_MAX_S, REFUSED_MAX_SHARE = 1.0, 0.01
+P99_MAX_S, REJECTED_MAX_SHARE = 1.0, 0.01
 LEAD_S = 3.0  # of a step, which is not counted: the first visits, and what Locust needs to start
 QUIET_MAX_S = 60.0
 
@@ -54,7 +54,7 @@ class Step:
     visits_per_s: float
     orders_per_s: float
     p99_ms: float
-    refused_share: float
+    rejected_share: float
     sustained: bool
 
 
@@ -123,8 +123,8 @@ async def _step(target: Target, options: LoadOptions, console: Console, stage: S
     wrong += evidence.records.wrong
     step = step_of(evidence, rate, seconds)
     console.print(
-        f"{rate:6g} visits/s: {step.orders_per_s:.1f} orders/s, p99 {step.p99_ms:.0f} ms, refused"
-        f" {step.refused_share:.1%}{'' if step.sustained else ': not sustained'}",
+        f"{rate:6g} visits/s: {step.orders_per_s:.1f} orders/s, p99 {step.p99_ms:.0f} ms, rejected"
+        f" {step.rejected_share:.1%}{'' if step.sustained else ': not sustained'}",
         highlight=False,
     )
     await _quiet(target)
@@ -137,10 +137,12 @@ def step_of(evidence: Evidence, rate: float, seconds: float) -> Step:
     requests = evidence.between(lead_s, seconds)
     waited = [one.since_intended for one in requests if one.name == PLACE_ORDER and one.is_new]
     p99_s = percentile(waited, 99) if waited else math.inf
-    refused = refused_share(requests)
-    sustained = p99_s <= P99_MAX_S and refused <= REFUSED_MAX_SHARE
+    rejected = rejected_share(requests)
+    sustained = p99_s <= P99_MAX_S and rejected <= REJECTED_MAX_SHARE
     p99_ms = p99_s * 1000 if waited else 0.0
-    return Step(rate, round(orders_per_s(evidence, lead_s, seconds), 2), round(p99_ms, 1), round(refused, 4), sustained)
+    return Step(
+        rate, round(orders_per_s(evidence, lead_s, seconds), 2), round(p99_ms, 1), round(rejected, 4), sustained
+    )
 
 
 def overload_results(evidence: Evidence, steps: Sequence[Step], climb: float, seconds: float) -> dict[str, Any]:
@@ -148,8 +150,8 @@ def overload_results(evidence: Evidence, steps: Sequence[Step], climb: float, se
     begin, end = climb + min(LEAD_S, seconds / 2), climb + seconds
     goodput = orders_per_s(evidence, begin, end)
     peak = max(step.orders_per_s for step in steps)
-    refused = [one for one in evidence.between(climb, end) if one.is_refused]
-    silent = sum(" " not in one.answer or not one.retry_after for one in refused)
+    rejected = [one for one in evidence.between(climb, end) if one.is_rejected]
+    silent = sum(" " not in one.answer or not one.retry_after for one in rejected)
     return {
         "steps": [asdict(step) for step in steps],
         "sustainable_visits_per_s": max(step.visits_per_s for step in steps if step.sustained),
@@ -157,11 +159,11 @@ def overload_results(evidence: Evidence, steps: Sequence[Step], climb: float, se
         "peak_orders_per_s": peak,
         "goodput_orders_per_s": round(goodput, 2),
         "share_of_peak": round(goodput / peak, 4) if peak else 0.0,
-        "refused": len(refused),
-        "refusals": dict(Counter(one.answer for one in refused).most_common()),
-        "refused_after_ms": latency_ms([one.seconds for one in refused]),
-        "retry_after_s": sorted({one.retry_after for one in refused if one.retry_after}),
-        "refusals_that_say_too_little": [f"{silent} refusals lack a reason or Retry-After"] if silent else [],
+        "refused": len(rejected),
+        "refusals": dict(Counter(one.answer for one in rejected).most_common()),
+        "refused_after_ms": latency_ms([one.seconds for one in rejected]),
+        "retry_after_s": sorted({one.retry_after for one in rejected if one.retry_after}),
+        "refusals_that_say_too_little": [f"{silent} rejections lack a reason or Retry-After"] if silent else [],
     }
 
 

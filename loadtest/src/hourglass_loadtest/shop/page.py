@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hourglass_loadtest.measure.clients import percentile
-from hourglass_loadtest.shop.summary import LOCUST, REFUSED_FOR_LOAD, Evidence
+from hourglass_loadtest.shop.summary import LOCUST, REJECTED_FOR_LOAD, Evidence
 from hourglass_loadtest.users.plan import PLACE_ORDER, Request
 
 BUCKETS = 100
@@ -99,7 +99,7 @@ def _answers(axes: Axes, evidence: Evidence) -> None:
     kinds: dict[str, list[float]] = {
         "served": [],
         "told to come back later": [],
-        "refused for a reason": [],
+        "rejected for a reason": [],
         "failed": [],
     }
     for one in evidence.records.requests:
@@ -123,13 +123,13 @@ def _orders(axes: Axes, evidence: Evidence) -> None:
     clock, requests = _Clock(evidence), evidence.records.requests
     intended = [one.intended for one in requests if one.name == PLACE_ORDER and one.number == 1]
     placed = [one.begun + one.seconds for one in requests if one.name == PLACE_ORDER and one.answer == "201"]
-    refused = [
-        one.begun + one.seconds for one in requests if one.name == PLACE_ORDER and one.answer in REFUSED_FOR_LOAD
+    rejected = [
+        one.begun + one.seconds for one in requests if one.name == PLACE_ORDER and one.answer in REJECTED_FOR_LOAD
     ]
     axes.plot(clock.times, clock.rates(intended), color=INTENDED, linewidth=1.2, linestyle="--", label="intended")
     axes.plot(clock.times, clock.rates(placed), color=GOOD, linewidth=1.8, label="placed")
-    if refused:
-        axes.plot(clock.times, clock.rates(refused), color=LATER, linewidth=1.2, label="refused: too much work")
+    if rejected:
+        axes.plot(clock.times, clock.rates(rejected), color=LATER, linewidth=1.2, label="rejected: too much work")
     axes.set_title("Orders a second")
     _finish(axes, "orders/s")
 
@@ -234,9 +234,9 @@ def _finish(axes: Axes, unit: str) -> None:
 def _kind(one: Request) -> str:
     if one.is_good:
         return "served"
-    if one.is_refused:
+    if one.is_rejected:
         return "told to come back later"
-    return "refused for a reason" if one.answer.startswith("4") else "failed"
+    return "rejected for a reason" if one.answer.startswith("4") else "failed"
 
 
 _STYLE = """
@@ -353,7 +353,7 @@ def _more(results: Mapping[str, Any]) -> Iterable[str]:
             f"<p>Sustainable: {found['sustainable_visits_per_s']:g} visits a second. At {found['times']:g} times that,"
             f" {found['goodput_orders_per_s']:.1f} orders a second were placed:"
             f" <b>{found['share_of_peak']:.0%} of the peak</b> of {found['peak_orders_per_s']:.1f}."
-            f" {found['refused']:,} requests were refused, every one with a reason and with when to come back"
+            f" {found['refused']:,} requests were rejected, every one with a reason and with when to come back"
             f" (Retry-After: {escape(', '.join(found['retry_after_s']) or 'none')} s).</p>"
         )
         yield _table(["visits/s", "orders/s", "p99 from intended", "refused", "sustained"], rows)
@@ -387,7 +387,7 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> str:
         for one in stages
     ]
     return _table(
-        ["visits intended", "visits done/s", "orders/s", "p50 intended", "p99 intended", "refused at first"], rows
+        ["visits intended", "visits done/s", "orders/s", "p50 intended", "p99 intended", "rejected at first"], rows
     )
 
 

@@ -25,7 +25,7 @@ DIGITS = 4
 LOCUST = "locust"
 # The generator shares the machine with the shop: beyond these its own slowness is in the figures.
 GENERATOR_BUSY_SHARE, GENERATOR_LATE_P99_S = 0.85, 0.1
-REFUSED_FOR_LOAD = ("503 overloaded", "429 rate-limited")
+REJECTED_FOR_LOAD = ("503 overloaded", "429 rate-limited")
 WRONG_SHOWN_MAX = 20
 SETTLE_MAX_S = 240.0  # after the last expiry; a message that failed three times comes back after 1 min 40 s
 LOOK_INTERVAL_S = 1.0
@@ -262,10 +262,10 @@ def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def refused_share(requests: Sequence[Request]) -> float:
-    """How many of the first tries to place an order were refused because of too much work."""
+def rejected_share(requests: Sequence[Request]) -> float:
+    """How many of the first tries to place an order were rejected because of too much work."""
     first = [one for one in requests if one.name == PLACE_ORDER and one.number == 1]
-    return sum(one.answer in REFUSED_FOR_LOAD for one in first) / len(first) if first else 0.0
+    return sum(one.answer in REJECTED_FOR_LOAD for one in first) / len(first) if first else 0.0
 
 
 def _requests(requests: Sequence[Request]) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _stages(evidence: Evidence) -> list[dict[str, Any]]:
                 "visits_done_per_s": _short(len(ended) / stage.seconds),
                 "post_orders_from_sending_ms": latency_ms([one.seconds for one in good]),
                 "post_orders_from_intended_ms": latency_ms([one.since_intended for one in good]),
-                "orders_refused_share": _short(refused_share(requests)),
+                "orders_refused_share": _short(rejected_share(requests)),
             }
         )
         begin = end

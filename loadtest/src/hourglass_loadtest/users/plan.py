@@ -153,7 +153,7 @@ class Request(NamedTuple):
         return self.is_good and not self.answer.endswith(REPLAYED)
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Told to come back later, whatever the reason."""
         return self.answer.startswith(("503", "429"))
 

@@ -170,5 +170,5 @@ def _count(text: str) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Ends the process with code 2 for what argparse refuses."""
+    """Ends the process with code 2 for what argparse rejects."""
     return parser().parse_args(arguments)

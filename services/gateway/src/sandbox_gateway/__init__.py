@@ -8,7 +8,7 @@ are wall-clock milliseconds, errors are RFC 9457 problems.
 
     POST /v1/charges {charge_id, order_id, amount_minor, currency, method}
         202 {charge_id, ..., status: pending | captured | declined, decided_at_ms, decline_reason}
-        An id names one charge for ever: the same terms again change nothing, other terms are refused with 409.
+        An id names one charge for ever: the same terms again change nothing, other terms are rejected with 409.
     GET  /v1/charges/{charge_id}            200 as above; 404 unknown-charge
     POST /v1/refunds {refund_id, charge_id, amount_minor, currency}
         202 {refund_id, ..., status: pending | refunded, refunded_at_ms}; 409 for other terms; 422 for more than is left

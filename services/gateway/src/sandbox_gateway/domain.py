@@ -1,7 +1,7 @@
 """The gateway's own things: charges, refunds, webhooks, failures, and errors, below those of servicekit.errors.
 
 ServiceError
-├── RefusedError
+├── RejectedError
 │   ├── UnknownChargeError
 │   ├── UnknownRefundError
 │   ├── OtherTermsError             the id was used for something else
@@ -23,10 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from servicekit.errors import RefusedError, TryAgainError
+from servicekit.errors import RejectedError, TryAgainError
 
 
-class UnknownChargeError(RefusedError):
+class UnknownChargeError(RejectedError):
     """There is no charge with this id."""
 
     def __init__(self, charge_id: str) -> None:
@@ -34,7 +34,7 @@ class UnknownChargeError(RefusedError):
         self.charge_id = charge_id
 
 
-class UnknownRefundError(RefusedError):
+class UnknownRefundError(RejectedError):
     """There is no refund with this id."""
 
     def __init__(self, refund_id: str) -> None:
@@ -42,14 +42,14 @@ class UnknownRefundError(RefusedError):
         self.refund_id = refund_id
 
 
-class OtherTermsError(RefusedError):
+class OtherTermsError(RejectedError):
     """An id names one charge or one refund for ever."""
 
     def __init__(self, what: str, its_id: str) -> None:
         super().__init__(f"the {what} {its_id!r} was asked for before, with other terms; a new one needs a new id")
 
 
-class NotRefundableError(RefusedError):
+class NotRefundableError(RejectedError):
     """No charge gives back more than it took, nor another currency."""
 
 
@@ -67,7 +67,7 @@ class DeliveryError(Exception):
 LATE_MAX_MS = 24 * 3_600_000
 REORDERED_HOLD_MAX_MS = 1_000
 
-BANK_REFUSED = "the bank refused"
+BANK_DECLINED = "the bank declined"
 OVER_THE_LIMIT = "the amount is over the limit"
 
 

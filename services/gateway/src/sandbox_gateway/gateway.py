@@ -9,7 +9,7 @@ import telemetry
 from osenv import Clock
 from sandbox_gateway import domain
 from sandbox_gateway.domain import (
-    BANK_REFUSED,
+    BANK_DECLINED,
     NO_FAILURES,
     OVER_THE_LIMIT,
     Book,
@@ -44,7 +44,7 @@ class Behaviour:
         """Why the charge is declined; None if its money is taken."""
         if terms.amount_minor > self.declines_above_minor:
             return OVER_THE_LIMIT
-        return BANK_REFUSED if self.failures.declines(self.seed, terms.charge_id) else None
+        return BANK_DECLINED if self.failures.declines(self.seed, terms.charge_id) else None
 
     def delivery(self, event: Event) -> Delivery:
         """How the event is told."""

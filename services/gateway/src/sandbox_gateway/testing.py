@@ -25,15 +25,15 @@ URL = "http://gateway"
 
 @dataclass(slots=True)
 class RecordingReceiver:
-    """Implements `WebhookReceiver`: keeps every body that it took, and refuses while `is_away`."""
+    """Implements `WebhookReceiver`: keeps every body that it took, and rejects while `is_away`."""
 
     taken: list[bytes] = field(default_factory=list)
     is_away: bool = False
-    refused: int = 0
+    rejected: int = 0
 
     async def deliver(self, body: bytes) -> None:
         if self.is_away:
-            self.refused += 1
+            self.rejected += 1
             raise DeliveryError("the receiver is away")
         self.taken.append(body)
 

@@ -111,8 +111,8 @@ class WebhookSender:
             with telemetry.joined_span(SEND_WEBHOOK, webhook.traceparent):
                 async with timeout(self._clock, ATTEMPT_MAX_S):
                     await self._receiver.deliver(webhook.body.encode())
-        except DeliveryError as refused:
-            error = str(refused)
+        except DeliveryError as rejected:
+            error = str(rejected)
         except TimeoutError:
             error = f"no answer within {ATTEMPT_MAX_S:.0f} s"
         backoff_ms = 0 if error is None else self._backoff_ms(webhook.attempts)

@@ -234,7 +234,7 @@ def _registration(process: BrokerProcess, broker: Broker) -> Registration:
             replication.superseded,
             lambda: replication.is_restored,
             replication.accepted,
-            replication.refused,
+            replication.rejected,
         ),
         str(config.frames_advertised(process.frames_port or 0)),
     )

@@ -250,8 +250,8 @@ STORE_GAUGES = (
     single(
         "hourglass.store.writes.refused",
         NO_UNIT,
-        "1 while writes are refused",
-        lambda b: b.store.gate.refusal is not None,
+        "1 while writes are rejected",
+        lambda b: b.store.gate.rejection is not None,
     ),
     single("hourglass.store.fenced", NO_UNIT, "1 after a sync has failed", lambda b: b.store.failure is not None),
     single("hourglass.store.damage.size", "By", "Bytes of the log found damaged", lambda b: b.store.quarantine.size),

@@ -331,7 +331,7 @@ def numbered_bodies(count: int, first: int = 0) -> list[bytes]:
 
 
 async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> list[int]:
-    """Queue offsets of the new messages. Raises ValueError when one is refused."""
+    """Queue offsets of the new messages. Raises ValueError when one is rejected."""
     offsets = []
     for body in numbered_bodies(count, first):
         (outcome,) = await produce(broker, incoming(topic, [body]))

@@ -78,7 +78,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
 
         Each request has one answer, and there is no other: a slave hears of another master when it registers again. A
         master that was replaced is told so, each time, and its stream stays open. One beyond `BROKER_STREAMS_MAX` is
-        refused, and so is one on which nothing comes.
+        rejected, and so is one on which nothing comes.
 
         Reads and writes through `context`, which the stubs don't know: a generator would not end when its peer does.
         """
@@ -101,7 +101,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             sentence = f"no registration within {FIRST_REQUEST_S_MAX:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, sentence)
         except (RegistrationError, FieldLimitError) as error:
-            log.warning("a registration was refused: %s", error)
+            log.warning("a registration was rejected: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except SupersededError as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
@@ -232,7 +232,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         try:
             outcome = route_table.register(self._table, registration, session, self._clock.monotonic())
         except NotLeaderError as error:
-            log.warning("a master was refused: %s", error)
+            log.warning("a master was rejected: %s", error)
             return name_service_pb2.RegisterBrokerResponse(
                 code=common_pb2.NOT_LEADER_FOR_QUEUE,
                 remark=str(error),

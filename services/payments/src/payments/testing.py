@@ -23,7 +23,7 @@ from payments.app import MIGRATIONS
 from payments.bootstrap import Application, bootstrap
 from payments.config import Config
 from payments.domain.errors import (
-    GatewayRefusedError,
+    GatewayRejectedError,
     GatewayUnavailableError,
     OrderNotPayableError,
     OrdersUnavailableError,
@@ -61,7 +61,7 @@ class Step(enum.Enum):
     PEND = "take note, and decide when the test says so"
     FAIL_BEFORE = "fail before the effect"
     FAIL_AFTER = "fail after the effect"
-    REFUSE = "refuse for good"
+    REJECT = "reject for good"
     HOLD = "wait for `release`, then succeed"
 
 
@@ -87,14 +87,14 @@ class ScriptedGateway:
         async with self._step() as step:
             known, answer = self.charges.setdefault(request.payment_id, (request, self._answer(step)))
             if known != request:
-                raise GatewayRefusedError(f"{request.payment_id!r} was charged with other terms")
+                raise GatewayRejectedError(f"{request.payment_id!r} was charged with other terms")
         return answer
 
     async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
         self._count_call()
         known, answer = self.charges.get(request.payment_id, (request, None))
         if known != request:
-            raise GatewayRefusedError(f"{request.payment_id!r} was charged with other terms")
+            raise GatewayRejectedError(f"{request.payment_id!r} was charged with other terms")
         return answer
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
@@ -105,14 +105,14 @@ class ScriptedGateway:
                 self.refunds[order.refund_id] = (order, answer)
             known, answer = self.refunds[order.refund_id]
             if known != order:
-                raise GatewayRefusedError(f"{order.refund_id!r} was used for another refund")
+                raise GatewayRejectedError(f"{order.refund_id!r} was used for another refund")
         return answer
 
     async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
         self._count_call()
         known, answer = self.refunds.get(order.refund_id, (order, None))
         if known != order:
-            raise GatewayRefusedError(f"{order.refund_id!r} was used for another refund")
+            raise GatewayRejectedError(f"{order.refund_id!r} was used for another refund")
         return answer
 
     async def book(self) -> GatewayBook:
@@ -173,8 +173,8 @@ class ScriptedGateway:
         step = self.script.pop(0) if self.script else self.otherwise
         if step is Step.HOLD:
             await self.release.wait()
-        if step is Step.REFUSE:
-            raise GatewayRefusedError("the account is closed")
+        if step is Step.REJECT:
+            raise GatewayRejectedError("the account is closed")
         if step is Step.FAIL_BEFORE:
             raise GatewayUnavailableError("the gateway does not answer")
         yield step
@@ -194,10 +194,10 @@ class ScriptedGateway:
     def _check_refundable(self, order: RefundOrder) -> None:
         request, answer = self.charges.get(order.payment_id, (None, None))
         if request is None or not isinstance(answer, Captured):
-            raise GatewayRefusedError(f"no money was taken for {order.payment_id!r}")
+            raise GatewayRejectedError(f"no money was taken for {order.payment_id!r}")
         taken = [other.amount_minor for other, _ in self.refunds.values() if other.payment_id == order.payment_id]
         if order.currency != request.currency or sum(taken) + order.amount_minor > request.amount_minor:
-            raise GatewayRefusedError(
+            raise GatewayRejectedError(
                 f"{order.payment_id!r} has no {order.amount_minor} {order.currency} left to give back"
             )
 
@@ -206,7 +206,7 @@ class ScriptedOrders:
     """Implements `OrderHolds`. `holds` are payments by order; `closed` are orders that are over, with how long ago the
     hold of the payment that asks ended, None if it had none.
 
-    Orders for tests: remembers the holds, and refuses or is away when it is told to.
+    Orders for tests: remembers the holds, and rejects or is away when it is told to.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What the checks read of each database: tables and columns, under the names that the services give them.
 
-A test holds that every one of them is in the tables.py of its service; at run time a database that lacks one is refused
-by name, because a check that reads nothing would find nothing. What prevents a check:
+A test holds that every one of them is in the tables.py of its service; at run time a database that lacks one is
+rejected by name, because a check that reads nothing would find nothing. What prevents a check:
 
 InvariantsError
 ├── SourceUnavailableError   a database is not there or does not answer: start it, or name another
@@ -71,7 +71,7 @@ WANTED: Mapping[str, Mapping[str, Columns]] = MappingProxyType(
 
 
 def require_columns(name: str, where: str, wanted: Mapping[str, Columns], found: Mapping[str, Iterable[str]]) -> None:
-    """Refuse a database that lacks a table or a column. Raises SchemaMismatchError, naming everything that is missing.
+    """Reject a database that lacks a table or a column. Raises SchemaMismatchError, naming everything that is missing.
 
     `found` has an entry for each wanted table; one without columns is not there.
     """

@@ -31,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="Operate a Hourglass queue, with the names and flags of RocketMQ's mqadmin.",
-    epilog="Name servers: -n, or the variable NAMESRV_ADDR. Exit codes: 0 done, 1 refused or out of reach,"
+    epilog="Name servers: -n, or the variable NAMESRV_ADDR. Exit codes: 0 done, 1 rejected or out of reach,"
     " 2 wrong usage, 3 nothing found.",
 )
 

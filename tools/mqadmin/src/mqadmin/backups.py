@@ -1,6 +1,6 @@
 """backup, restore: a copy of the store of a running broker, and a store made of one, without any broker.
 
-Invariants of a restore: the copy is only read; what does not match its description is refused; until every file of the
+Invariants of a restore: the copy is only read; what does not match its description is rejected; until every file of the
 store is on disk its file `version` says that it is none, so that no broker opens it.
 """
 

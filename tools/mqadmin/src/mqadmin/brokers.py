@@ -83,7 +83,7 @@ def _cluster_table(answers: Answers[BrokerStatus], now_ms: int, *, more_stats: b
 def _writes(broker: ClusterBroker, status: BrokerStatus) -> str:
     if broker.broker_id != MASTER_ID:
         return "by its master"
-    return "refused" if status.store.write_refusal else "accepted"
+    return "refused" if status.store.write_rejection else "accepted"
 
 
 def _who(broker: ClusterBroker) -> tuple[str, str, int, str]:
@@ -130,7 +130,7 @@ def _status_tables(broker: ClusterBroker, status: BrokerStatus) -> list[Table]:
         "durable up to": status.store.durable_offset,
         "indexed up to": status.store.indexed_offset,
         "disk used": f"{status.store.disk_used_share:.1%}",
-        "writes": status.store.write_refusal or _writes(broker, status),
+        "writes": status.store.write_rejection or _writes(broker, status),
         "damaged": ", ".join(f"{size} bytes at {at}" for at, size in status.store.damaged) or "nothing",
         "files deleted": status.store.files_deleted,
         "messages carried": status.store.messages_carried,
@@ -167,7 +167,7 @@ def _status_fields(status: BrokerStatus) -> dict[str, Any]:
         "durable_offset": store.durable_offset,
         "indexed_offset": store.indexed_offset,
         "disk_used_share": store.disk_used_share,
-        "write_refusal": store.write_refusal or None,
+        "write_refusal": store.write_rejection or None,
         "damaged": [{"log_offset": at, "size": size} for at, size in store.damaged],
         "files_deleted": store.files_deleted,
         "messages_carried": store.messages_carried,

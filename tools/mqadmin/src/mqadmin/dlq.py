@@ -17,7 +17,7 @@ from mqadmin.messages import MESSAGES_DEFAULT, MESSAGES_MAX, message_fields, mes
 from mqadmin.options import NO_VALUE, AsJson, Group, NameServers
 from mqadmin.output import Table, body_text, parse_time, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import Admin, BrokerRefusedError, BrokerRejectedError, MessageExt, SendResult
+from mqclient import Admin, BrokerRejectedError, BrokerUnavailableError, MessageExt, SendResult
 from mqclient.admin import DeadLetter, DeadLetterFilter, DeadLetterMark, DeadLetterState
 from mqproto.names import DLQ_PREFIX
 
@@ -277,7 +277,7 @@ async def _originals(admin: Admin, letter: DeadLetter) -> Originals:
         return []
     try:
         return await admin.query_message_by_unique_key(letter.topic, letter.origin_message_id)
-    except (BrokerRefusedError, BrokerRejectedError):  # it keeps no index
+    except (BrokerUnavailableError, BrokerRejectedError):  # it keeps no index
         return None
 
 

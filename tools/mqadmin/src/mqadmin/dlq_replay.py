@@ -85,7 +85,7 @@ class Replay:
     again: bool
     count: int = 0
     done: int = 0
-    refused: int = 0
+    rejected: int = 0
     _named: list[DeadLetter] = field(default_factory=list)  # those that ids name; others are read when it is their turn
 
     async def look(self, admin: Admin) -> None:
@@ -105,13 +105,13 @@ class Replay:
     async def run(
         self, admin: Admin, pace: Pace, tell: Callable[[DeadLetter, SendResult | RejectedError], None]
     ) -> None:
-        """Replay one after the other. One that is refused does not hold up the others. Raises MQClientError."""
+        """Replay one after the other. One that is rejected does not hold up the others. Raises MQClientError."""
         async for letter in self.letters(admin):
             await pace.wait()
             try:
                 result = await admin.replay_dead_letter(letter, target=self.target, again=self.again)
             except RejectedError as error:
-                self.refused += 1
+                self.rejected += 1
                 tell(letter, error)
             else:
                 self.done += 1
@@ -196,7 +196,7 @@ def replay_letters(
             _perform(world, name_servers, replay, Pace(world.clock, rate), stream)
     if not as_json:
         typer.echo(_last_line(replay, dry_run=dry_run))
-    if replay.refused:
+    if replay.rejected:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -254,4 +254,4 @@ def _last_line(replay: Replay, *, dry_run: bool) -> str:
         return (
             f"{replay.count} dead letters of group {replay.group} would be replayed, {replay.whereto}; nothing was sent"
         )
-    return replay.summary + (f"; {replay.refused} refused" if replay.refused else "")
+    return replay.summary + (f"; {replay.rejected} rejected" if replay.rejected else "")

@@ -24,7 +24,7 @@ from mqclient import (
 from mqproto.codes import ResponseCode
 
 EXIT_OK = 0
-EXIT_FAILED = 1  # the cluster refused or did not answer, or the answer to a question was no
+EXIT_FAILED = 1  # the cluster rejected or did not answer, or the answer to a question was no
 EXIT_USAGE = 2  # the command line makes no sense
 EXIT_NOT_FOUND = 3  # what was looked for is not there
 EXIT_INTERRUPTED = 130  # Ctrl-C; Typer ends the process with it
@@ -35,7 +35,7 @@ _DIRECTLY = "consumeMessageDirectly has one member consume one message"
 _ALL_BROKERS = "every broker is asked for the members that it knows"
 
 # Flags of RocketMQ's mqadmin that the parser here does not know, since none is taken and ignored: why, what to do.
-REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
+REJECTED: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("updateTopic", "-a"): _NO_ATTRIBUTES,
         ("updateTopic", "-o"): "every queue keeps its order; a producer's selector chooses the queue",
@@ -139,8 +139,8 @@ def _usage_sentence(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path.partition(" ")[2] if context is not None else ""  # such as `dlq list`
     flag = getattr(error, "option_name", "")
-    if (command, flag) in REFUSED:
-        return f"{command} does not take {flag}: {REFUSED[command, flag]}"
+    if (command, flag) in REJECTED:
+        return f"{command} does not take {flag}: {REJECTED[command, flag]}"
     is_own = isinstance(error, typer.BadParameter) and getattr(error, "param", None) is None
     sentence = error.message if is_own else error.format_message().rstrip(".")
     return f"{sentence} (see mqadmin {f'{command} ' if command else ''}--help)"

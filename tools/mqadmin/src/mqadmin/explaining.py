@@ -16,7 +16,7 @@ from mqadmin.messages import MESSAGES_MAX, PANEL
 from mqadmin.options import AsJson, NameServers
 from mqadmin.output import Table, duration_text, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import Admin, BrokerRefusedError, BrokerRejectedError, MessageExt, MessageQueue
+from mqclient import Admin, BrokerRejectedError, BrokerUnavailableError, MessageExt, MessageQueue
 from mqclient.admin import ConsumeStats, LifeEvent, LifeEventKind
 from mqproto.codes import ResponseCode
 from mqproto.names import (
@@ -122,7 +122,7 @@ async def _message(admin: Admin, event: LifeEvent) -> MessageExt | None:
     """The message as the event's record has it; None when that cannot be read any more, or may not."""
     try:
         result = await admin.pull(queue_of(event), event.queue_offset, max_messages=1)
-    except (BrokerRefusedError, BrokerRejectedError):
+    except (BrokerUnavailableError, BrokerRejectedError):
         return None
     return next((message for message in result.messages if message.log_offset == event.log_offset), None)
 

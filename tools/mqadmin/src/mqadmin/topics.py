@@ -12,7 +12,7 @@ from mqadmin.errors import confirm, say
 from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers, Topic, Yes
 from mqadmin.output import Table, show, time_fields, time_text
 from mqadmin.world import Answers, World, ask_each, broker_fields, broker_names_of, brokers_of, require_one_target
-from mqclient import Admin, BrokerRefusedError, NoRouteError, TopicRoute
+from mqclient import Admin, BrokerUnavailableError, NoRouteError, TopicRoute
 from mqclient.admin import ClusterBroker, QueueStats, TopicConfig
 from mqproto.codes import Permission, ResponseCode
 from mqproto.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
@@ -88,7 +88,7 @@ async def _topics_with_sizes(admin: Admin) -> list[tuple[str, int, int]]:
     for topic in await admin.topic_list():
         try:
             stats = await admin.topic_stats(topic)
-        except BrokerRefusedError as error:
+        except BrokerUnavailableError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             continue  # deleted meanwhile

@@ -114,7 +114,7 @@ class Answers(Generic[T]):
 
 
 async def ask_each(brokers: Sequence[ClusterBroker], step: Callable[[ClusterBroker], Awaitable[T]]) -> Answers[T]:
-    """Ask the brokers one after the other. Raises what the client refuses to ask at all."""
+    """Ask the brokers one after the other. Raises what the client rejects before it asks."""
     answers = Answers[T]()
     for broker in brokers:
         try:

@@ -138,8 +138,8 @@ class BackupAdmin(AdminCalls):
 
         Everything that was acknowledged before the call is in the copy, on disk on return. A folder without backup.json
         holds a copy that has not come to its end. Raises IllegalArgumentError for a folder that is not empty,
-        NoRouteError, ConnectionLostError when the broker refuses, its disk fails or what came is not what it has sent,
-        RequestTimeoutError when it falls silent, OSError when this machine's disk refuses.
+        NoRouteError, ConnectionLostError when the broker rejects, its disk fails or what came is not what it has sent,
+        RequestTimeoutError when it falls silent, OSError when this machine's disk rejects.
         """
         target = self._target_at(broker) if ":" in broker else await self._target_named(broker)
         own = disk_of_this_system() if disk is None else None

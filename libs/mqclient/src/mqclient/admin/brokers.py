@@ -15,8 +15,8 @@ from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.config import ClientConfig
 from mqclient.connection.broker_connections import BrokerConnection
 from mqclient.errors import (
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     IllegalArgumentError,
     MQClientError,
     NoRouteError,
@@ -31,7 +31,7 @@ from mqproto.codes import LifeEventKind
 from mqproto.values import to_value
 
 T = TypeVar("T")
-_ANSWERED = (BrokerRefusedError, BrokerRejectedError)
+_ANSWERED = (BrokerUnavailableError, BrokerRejectedError)
 
 
 class CodedAnswer(Protocol):
@@ -117,7 +117,7 @@ class AdminCalls(Service):
 async def answer_of(
     target: Target, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
 ) -> ResponseT:
-    """The broker's answer. Raises its refusal, and MQClientError when there is none."""
+    """The broker's answer. Raises its rejection, and MQClientError when there is none."""
     response = await target.ask(method, request, timeout_s)
     coded: CodedAnswer = response  # type: ignore[assignment]  # protobuf's messages know their fields only by name
     require_success(coded.code, coded.remark, target.name)
@@ -132,24 +132,24 @@ async def on_each(
 ) -> list[tuple[Target, T]]:
     """What `step` gives for each broker; the first error ends it, and names the brokers that were done before.
 
-    A broker that refuses with one of the codes `passing_over` is left out; when all of them do, the last refusal is
+    A broker that rejects with one of the codes `passing_over` is left out; when all of them do, the last rejection is
     raised.
     """
     done: list[tuple[Target, T]] = []
-    refusal: MQClientError | None = None
+    rejection: MQClientError | None = None
     for target in targets:
         try:
             done.append((target, await step(target)))
         except MQClientError as error:
             if isinstance(error, _ANSWERED) and error.code in passing_over:
-                refusal = error
+                rejection = error
             elif done:
                 names = ", ".join(before.name for before, _ in done)
                 raise with_more(error, f"; done before: {names}") from error
             else:
                 raise
-    if refusal is not None and not done:
-        raise refusal
+    if rejection is not None and not done:
+        raise rejection
     return done
 
 
@@ -190,7 +190,7 @@ class StoreStatus:
     durable_offset: int
     indexed_offset: int
     disk_used_share: float
-    write_refusal: str
+    write_rejection: str
     damaged: tuple[tuple[int, int], ...]  # (log offset, size)
     files_deleted: int
     messages_carried: int
@@ -290,7 +290,7 @@ class LifeAdmin(AdminCalls):
         """Everything that the masters know of the messages with this key or unique id, in `topic` or in every topic.
 
         By time; what is the case now comes last. Each broker looks at up to `max_messages` messages, at most 2,000.
-        Raises NoRouteError when there is no broker, and the first refusal of a broker.
+        Raises NoRouteError when there is no broker, and the first rejection of a broker.
         """
         request = admin_pb.ExplainMessageRequest(topic=topic or "", key=key, max_messages=max_messages)
         answers = await on_each(await self._targets(), lambda target: answer_of(target, EXPLAIN_MESSAGE, request))

@@ -61,7 +61,7 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
         """The dead letters of the group that are `wanted`, those that are dead for longest first, over all brokers.
 
         Those that are there when it begins: what dies later is not among them. Raises NoRouteError,
-        IllegalArgumentError for the tags, NO_PERMISSION as a refusal when the topic may not be read (updateTopicPerm
+        IllegalArgumentError for the tags, NO_PERMISSION as a rejection when the topic may not be read (updateTopicPerm
         changes that), and UnreadableBodyError where a body has to be looked at.
         """
         queues = [self._letters_of(group, queue, wanted) for queue in await self._dead_letter_queues(group)]
@@ -76,7 +76,7 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
                 heads[index] = following
 
     async def dead_letter_marks(self, letter: DeadLetter) -> list[DeadLetterMark]:
-        """What was done with the letter, by time. Raises NoRouteError, and the broker's refusal."""
+        """What was done with the letter, by time. Raises NoRouteError, and the broker's rejection."""
         message = letter.message
         found = [
             mark_of(marking)

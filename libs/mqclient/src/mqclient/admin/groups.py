@@ -106,7 +106,7 @@ class GroupAdmin(AdminCalls):
     ) -> None:
         """Create or change the group, durably.
 
-        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first refusal of a broker.
+        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first rejection of a broker.
         """
         _check_group(config.group)
         request = admin_pb.UpdateSubscriptionGroupRequest(config=to_message(admin_pb.SubscriptionGroupConfig, config))
@@ -127,7 +127,7 @@ class GroupAdmin(AdminCalls):
 
         Its dead letters stay: `delete_topic("%DLQ%" + group)` deletes them. A broker without the group is passed over;
         when none has it, SUBSCRIPTION_GROUP_NOT_EXIST is raised; NO_PERMISSION while it has active members. Raises
-        IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal of a broker.
+        IllegalArgumentError, NoRouteError when there is no broker, and the first other rejection of a broker.
         """
         _check_group(group, check_group_name)
         request = admin_pb.DeleteSubscriptionGroupRequest(group=group, clean_offsets=clean_offsets)
@@ -146,8 +146,8 @@ class GroupAdmin(AdminCalls):
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """The group's progress in `topic`, or in every topic for which it has an offset.
 
-        Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a refusal when no broker knows the
-        group, and the first other refusal.
+        Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a rejection when no broker knows
+        the group, and the first other rejection.
         """
         request = admin_pb.GetConsumeStatsRequest(group=group, topic=topic or "")
         answers = await on_each(
@@ -172,7 +172,7 @@ class GroupAdmin(AdminCalls):
         Without `force` an offset only moves back. The offsets are durable and the active members have been told on
         return; what they commit late changes nothing. A broker that lacks the topic or the group is passed over, and
         its queues are not in the result; when all lack it, TOPIC_NOT_EXIST or SUBSCRIPTION_GROUP_NOT_EXIST is raised.
-        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal.
+        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first other rejection.
         """
         _check_group(group)
         if timestamp_ms < QUEUE_END:
@@ -192,7 +192,7 @@ class GroupAdmin(AdminCalls):
         """Reset the group's offsets in these queues, forward as well as back; its other queues stay as they are.
 
         Durable, and told to the active members, as with `reset_offset_by_time`. Returns the changes of these queues.
-        Raises IllegalArgumentError, NoRouteError when no registered broker has a queue, and the first refusal of a
+        Raises IllegalArgumentError, NoRouteError when no registered broker has a queue, and the first rejection of a
         broker, which has changed nothing of that topic then.
         """
         _check_group(group)
@@ -312,8 +312,8 @@ class ConsumerAdmin(AdminCalls):
     async def consumer_connections(self, group: str) -> list[ConsumerConnection]:
         """The group's active members over all masters, by client id.
 
-        Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a refusal when no broker knows the
-        group, and the first other refusal.
+        Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a rejection when no broker knows
+        the group, and the first other rejection.
         """
         request = admin_pb.GetConsumerConnectionsRequest(group=group)
         answers = await on_each(
@@ -339,8 +339,8 @@ class ConsumerAdmin(AdminCalls):
     async def consumer_running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
         """The member's own report of its state: each master asks it for the queues that it has of that master.
 
-        Raises NoRouteError when there is no broker, CONSUMER_NOT_ONLINE as a refusal when no broker has this member or
-        hears of it in time, and the first other refusal.
+        Raises NoRouteError when there is no broker, CONSUMER_NOT_ONLINE as a rejection when no broker has this member
+        or hears of it in time, and the first other rejection.
         """
         request = admin_pb.GetConsumerRunningInfoRequest(group=group, client_id=client_id)
         answers = await on_each(
@@ -371,8 +371,8 @@ class ConsumerAdmin(AdminCalls):
 
         `message` may be its id by position (mechanism M8). It has to be of a topic to which the member subscribes, or
         one of the group's retries or dead letters. Raises IllegalArgumentError for an id that is none,
-        CONSUMER_NOT_ONLINE as a refusal when the member is not there or does not answer within 30 s, and other
-        refusals.
+        CONSUMER_NOT_ONLINE as a rejection when the member is not there or does not answer within 30 s, and other
+        rejections.
         """
         target, log_offset = await self._holder_of(message)
         request = admin_pb.ConsumeMessageDirectlyRequest(group=group, client_id=client_id, log_offset=log_offset)

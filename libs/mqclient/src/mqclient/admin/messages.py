@@ -51,7 +51,7 @@ class MessageAdmin(AdminCalls):
 
         They were stored from `begin_ms` to `end_ms` (0: no end).
         Asks every master; each gives up to `max_messages`, at most 2,000, and no more than fit one answer (mechanism
-        Q1). Raises NoRouteError when there is no broker, and the first refusal of a broker.
+        Q1). Raises NoRouteError when there is no broker, and the first rejection of a broker.
         """
         request = broker_pb.QueryMessageRequest(
             topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
@@ -71,7 +71,7 @@ class MessageAdmin(AdminCalls):
     async def view_message(self, message_id: str) -> MessageExt:
         """The message of an id by position (mechanism M8), asked of the broker that the id names.
 
-        Raises IllegalArgumentError for an id that is none, and the broker's refusal when it has no such message.
+        Raises IllegalArgumentError for an id that is none, and the broker's rejection when it has no such message.
         """
         host, port, log_offset = parse_offset_message_id(message_id)
         target = self._target_at(f"{host}:{port}")
@@ -90,7 +90,7 @@ class MessageAdmin(AdminCalls):
         """Messages of the queue from `offset` on, at once, whether there are any or not; all, or those that are wanted.
 
         No offset moves and no group is made: the broker is asked in the name of RocketMQ's TOOLS_CONSUMER. Raises
-        IllegalArgumentError, NoRouteError when no registered broker has the queue, and the broker's refusal.
+        IllegalArgumentError, NoRouteError when no registered broker has the queue, and the broker's rejection.
         """
         subscription = parse_subscription(queue.topic, expression)
         target = await self._target_named(queue.broker_name)
@@ -129,7 +129,7 @@ class MessageAdmin(AdminCalls):
     async def queue_offsets(self, queue: MessageQueue) -> tuple[int, int]:
         """(first offset that can be read, offset of the next message to come).
 
-        Raises NoRouteError when no registered broker has the queue, and the broker's refusal.
+        Raises NoRouteError when no registered broker has the queue, and the broker's rejection.
         """
         target = await self._target_named(queue.broker_name)
         return await offsets_of(target.connection, queue)
@@ -137,7 +137,7 @@ class MessageAdmin(AdminCalls):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of the queue that was stored at or after the time; its end when all are older.
 
-        Raises NoRouteError when no registered broker has the queue, and the broker's refusal.
+        Raises NoRouteError when no registered broker has the queue, and the broker's rejection.
         """
         target = await self._target_named(queue.broker_name)
         return await offset_at(target.connection, queue, timestamp_ms)
@@ -192,7 +192,7 @@ class TransactionAdmin(AdminCalls):
         """The oldest transactions that are PREPARED or PARKED (`phase`: one of the two), of one group or of all.
 
         Of all masters together at most `max_transactions`, up to 2,000. Raises IllegalArgumentError, NoRouteError when
-        there is no broker, and the first refusal of a broker.
+        there is no broker, and the first rejection of a broker.
         """
         if phase not in (None, TransactionPhase.PREPARED, TransactionPhase.PARKED):
             raise IllegalArgumentError(f"transactions are listed that are PREPARED or PARKED, not {phase!r}")
@@ -225,7 +225,7 @@ class TransactionAdmin(AdminCalls):
         """Commit a transaction that is open or parked, or roll it back; durable on return.
 
         Returns how it has ended: COMMITTED or ROLLED_BACK, by this call or by an earlier decision, which then stands.
-        Raises as `transaction`, and the refusal of the broker that has it.
+        Raises as `transaction`, and the rejection of the broker that has it.
         """
         state = broker_pb.COMMIT_MESSAGE if commit else broker_pb.ROLLBACK_MESSAGE
         request = admin_pb.DecideTransactionRequest(transaction_id=_checked(transaction_id), state=state)

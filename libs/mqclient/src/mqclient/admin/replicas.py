@@ -223,7 +223,7 @@ class Change:
         self.problem: MQClientError | None = None  # of the last attempt
 
     def failed(self, error: MQClientError) -> None:
-        """Raises a refusal, unless an earlier attempt may be the reason for it."""
+        """Raises a rejection, unless an earlier attempt may be the reason for it."""
         self.problem = error
         if not isinstance(error, UNANSWERED) and not self.may_have_been_made:
             raise error

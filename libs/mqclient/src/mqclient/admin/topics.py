@@ -57,7 +57,7 @@ class TopicAdmin(AdminCalls):
     ) -> None:
         """Create or change the topic; durable, and known to the name servers, on return.
 
-        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first refusal of a broker.
+        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first rejection of a broker.
         """
         _check_topic(topic)
         request = admin_pb.UpdateTopicRequest(
@@ -97,7 +97,7 @@ class TopicAdmin(AdminCalls):
         A topic of the same name goes on counting where this one was. What waits for its delay, or for the end of its
         transaction, is not lost: when it comes, it makes the topic anew, with the broker's defaultTopicQueueNums.
         A broker without the topic is passed over; when none has it, TOPIC_NOT_EXIST is raised. Raises
-        IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal of a broker.
+        IllegalArgumentError, NoRouteError when there is no broker, and the first other rejection of a broker.
         """
         _check_topic(topic)
         request = admin_pb.DeleteTopicRequest(topic=topic)
@@ -138,8 +138,8 @@ class TopicAdmin(AdminCalls):
     async def topic_stats(self, topic: str) -> list[QueueStats]:
         """Every queue of the topic on every master, sorted by queue.
 
-        Raises NoRouteError when there is no broker, TOPIC_NOT_EXIST as a refusal when none has the topic, and the first
-        other refusal.
+        Raises NoRouteError when there is no broker, TOPIC_NOT_EXIST as a rejection when none has the topic, and the
+        first other rejection.
         """
         request = admin_pb.GetTopicStatsRequest(topic=topic)
         answers = await on_each(

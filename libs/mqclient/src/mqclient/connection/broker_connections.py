@@ -26,8 +26,8 @@ from mqclient.connection.poll_stream import PollStreams
 from mqclient.connection.produce_stream import ProduceStreams
 from mqclient.connection.session import Session, SessionHandler
 from mqclient.errors import (
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     IllegalStateError,
     MQClientError,
@@ -251,8 +251,8 @@ class BrokerConnections:
                 return False
         return all(answer is not None and answer.code == common_pb.SUCCESS for answer in answers)
 
-    def refusals(self) -> dict[str, BrokerRejectedError]:
-        """By address: the brokers that refuse the newest heartbeat for good, of those that `wait_for_answers` asks."""
+    def rejections(self) -> dict[str, BrokerRejectedError]:
+        """By address: the brokers that reject the newest heartbeat for good, of those that `wait_for_answers` asks."""
         found = {}
         for connection in self._sessions_on_routes():
             answer = connection.session.answer
@@ -331,8 +331,8 @@ class BrokerCalls:
         """What the master answers, also when it has just changed.
 
         When there is none it is looked for: once, and again and again until `patience_s` have passed. Raises
-        BrokerUnreachableError, and BrokerRefusedError (NOT_LEADER_FOR_QUEUE), when it was not found: then nothing was
-        done. Raises MQClientError when there is no answer.
+        BrokerUnreachableError, and BrokerUnavailableError (NOT_LEADER_FOR_QUEUE), when it was not found: then nothing
+        was done. Raises MQClientError when there is no answer.
         """
         until = self._clock.monotonic() + patience_s
         pause_s, tried = PAUSE_MIN_S, set[str | None]()
@@ -340,7 +340,7 @@ class BrokerCalls:
             tried.add(self._routes.master_address(broker_name))
             try:
                 return await self._ask_master(broker_name, method, request)
-            except (BrokerUnreachableError, BrokerRefusedError) as error:
+            except (BrokerUnreachableError, BrokerUnavailableError) as error:
                 await self._routes.refresh_brokers()
                 if self._routes.master_address(broker_name) not in {None, *tried}:
                     continue  # another broker, and each only once: name servers may contradict each other
@@ -377,10 +377,10 @@ class BrokerCalls:
         return Readers(self, broker_name)
 
     async def _ask_master(self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
-        """Raises BrokerRefusedError when it says that it is none."""
+        """Raises BrokerUnavailableError when it says that it is none."""
         connection = self._connections.to_master(broker_name)
         response = await connection.unary(method, request)
         code = getattr(response, "code", ResponseCode.SUCCESS)
         if code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            raise BrokerRefusedError(code, getattr(response, "remark", ""), connection.address)
+            raise BrokerUnavailableError(code, getattr(response, "remark", ""), connection.address)
         return response

@@ -20,13 +20,13 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.errors import BrokerRefusedError, BrokerUnreachableError, ConnectionLostError, MQClientError
+from mqclient.errors import BrokerUnavailableError, BrokerUnreachableError, ConnectionLostError, MQClientError
 from mqclient.message import MessageQueue
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.properties import EPOCH_DIGITS_MAX, PRODUCER_SEQUENCE, SEQUENCE_DIGITS_MAX, producer_sequence_start
 from osenv import Rng
 
-FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
+FRAME_BATCHES_MAX = 1_024  # the broker rejects a frame with more
 
 # Response code (one of those that mean "stored"), queue offset, log offset: a plain tuple, because one is made for each
 # message.
@@ -407,6 +407,6 @@ def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) ->
         return ConnectionLostError(str(error))
     if not gone or not batch.terms.failover:
         return None
-    if isinstance(error, BrokerRefusedError):
+    if isinstance(error, BrokerUnavailableError):
         return None if left else error
     return ConnectionLostError(str(error)) if left else BrokerUnreachableError(str(error))

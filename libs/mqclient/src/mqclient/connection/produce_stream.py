@@ -29,7 +29,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.config import ClientConfig
 from mqclient.connection.frames import Batch, Frame, PendingSend, SendQueue, SequenceAllocator, Stored, failure_of
 from mqclient.errors import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     ConnectionLostError,
     EarlierSendFailedError,
@@ -70,7 +70,7 @@ class ReconnectBackoff:
         self._backoff_min_s = backoff_min_s
         self._backoff_max_s = backoff_max_s
         self._fruitless = 0  # in a row, without an answer
-        self._refused = 0  # in a row, without a connection, or with a broker that is no master
+        self._rejected = 0  # in a row, without a connection, or with a broker that is no master
         self.last_error: MQClientError | None = None  # since the last answer
 
     def opened(self) -> None:
@@ -79,22 +79,24 @@ class ReconnectBackoff:
 
     def answered(self) -> None:
         """The broker has answered."""
-        self._fruitless = self._refused = 0
+        self._fruitless = self._rejected = 0
         self.last_error = None
 
     def broke(self, error: MQClientError) -> None:
         """The stream has ended with `error`."""
         self.last_error = error
-        self._refused = self._refused + 1 if isinstance(error, (BrokerUnreachableError, BrokerRefusedError)) else 0
+        self._rejected = (
+            self._rejected + 1 if isinstance(error, (BrokerUnreachableError, BrokerUnavailableError)) else 0
+        )
 
     def moved(self) -> None:
         """The next stream goes to another broker, whose history is empty."""
-        self._fruitless = self._refused = 0
+        self._fruitless = self._rejected = 0
 
     @property
     def broker_is_gone(self) -> bool:
         """Whether messages that may go elsewhere had better do so."""
-        return self._refused > 0 or self._fruitless >= FRUITLESS_STREAMS_MAX
+        return self._rejected > 0 or self._fruitless >= FRUITLESS_STREAMS_MAX
 
     def pause_s(self, left_s: float) -> float:
         """How long to wait before the next stream, when the next deadline is `left_s` away.
@@ -102,9 +104,9 @@ class ReconnectBackoff:
         Not at all the first time that a connection breaks; longer and longer while the broker cannot be reached, but
         never so long that a message is left to its deadline.
         """
-        if self._fruitless <= 1 and not self._refused:
+        if self._fruitless <= 1 and not self._rejected:
             return 0.0
-        pause_s = self._backoff_min_s * float(1 << min(max(0, self._refused - 1), _DOUBLINGS_MAX))
+        pause_s = self._backoff_min_s * float(1 << min(max(0, self._rejected - 1), _DOUBLINGS_MAX))
         return min(pause_s, self._backoff_max_s, max(self._backoff_min_s, left_s / 2))
 
 
@@ -160,7 +162,7 @@ class ProduceStream:
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         self._stream: ProduceCall | None = None
-        self._refusal: MQClientError | None = None  # of the open stream's broker, which is no master
+        self._rejection: MQClientError | None = None  # of the open stream's broker, which is no master
         self._closed = False
 
     def submit(self, pending: PendingSend) -> asyncio.Future[Stored]:
@@ -248,7 +250,7 @@ class ProduceStream:
         """Open a stream, write and read until it breaks, and return what broke it."""
         self.address = self._master.address or self.address
         self._backoff.opened()
-        self._refusal = None
+        self._rejection = None
         try:
             stream = self._stream = self._master.channel().stream(PRODUCE)
         except BrokerUnreachableError as unknown:
@@ -274,17 +276,17 @@ class ProduceStream:
         """Take the answers until none can follow, and return why. Raises what breaks the stream."""
         while (response := await stream.read()) is not None:
             self._answered(response)
-            if self._refusal is not None and not any(frame.written for frame in self._unanswered.values()):
-                return self._refusal
+            if self._rejection is not None and not any(frame.written for frame in self._unanswered.values()):
+                return self._rejection
         return ConnectionLostError(f"the broker at {self.address} ended the stream")
 
     async def _write(self, stream: ProduceCall) -> None:
         """Write what has no answer yet, in its order, and then what waits, as it comes."""
         for frame in list(self._unanswered.values()):
-            if self._refusal is None:
+            if self._rejection is None:
                 await self._write_frame(stream, frame)
         while True:
-            while self._refusal is None and self._waiting.may_send and len(self._unanswered) < FRAMES_UNANSWERED_MAX:
+            while self._rejection is None and self._waiting.may_send and len(self._unanswered) < FRAMES_UNANSWERED_MAX:
                 batches = self._waiting.take(sum(frame.message_count for frame in self._unanswered.values()))
                 if batches:
                     frame = Frame(next(self._request_ids), batches)
@@ -330,7 +332,7 @@ class ProduceStream:
     def _send_elsewhere(self, error: MQClientError) -> None:
         """What has not left yet, and whose senders have another broker, does not wait for this one."""
         for pending in self._waiting:
-            if pending.terms.failover and isinstance(error, BrokerRefusedError):
+            if pending.terms.failover and isinstance(error, BrokerUnavailableError):
                 pending.fail(error)
             elif pending.terms.failover:
                 pending.fail(BrokerUnreachableError(f"{self.address}: the connection broke before the message left"))
@@ -351,7 +353,7 @@ class ProduceStream:
                 self._fail_batch(batch, ConnectionLostError(f"{self.address} left a batch of a frame unanswered"))
             elif response.results[number].code == common_pb.NOT_LEADER_FOR_QUEUE:
                 frame.batches.append(batch)
-                self._refused(response.results[number], batch)
+                self._rejected(response.results[number], batch)
                 continue
             else:
                 self._finish(batch, response.results[number], left_before=frame.left)
@@ -361,17 +363,17 @@ class ProduceStream:
         if len(frame.batches) < len(answered):
             self._backoff.answered()
 
-    def _refused(self, result: broker_pb.BatchResult, batch: Batch) -> None:
+    def _rejected(self, result: broker_pb.BatchResult, batch: Batch) -> None:
         """The broker is no master and has stored nothing of the batch; it is sent again when the stream has ended."""
-        if self._refusal is None:
-            self._refusal = broker_answer_error(result.code, result.remark, batch.queue.broker_name)
+        if self._rejection is None:
+            self._rejection = broker_answer_error(result.code, result.remark, batch.queue.broker_name)
             self._tasks.start(self._master.look_again(), f"mqclient look for the master that was at {self.address}")
 
     def _finish(self, batch: Batch, result: broker_pb.BatchResult, *, left_before: bool) -> None:
         code = result.code
         if code not in STATUS_OF_CODE:
             error: MQClientError = broker_answer_error(code, result.remark, batch.queue.broker_name)
-            if left_before:  # it is refused now, and may have been stored before
+            if left_before:  # it is rejected now, and may have been stored before
                 error = ConnectionLostError(f"{self.address}: the connection broke before the answer, then: {error}")
             self._fail_batch(batch, error)
             return

@@ -42,7 +42,7 @@ class SessionHandler(Protocol):
         """All groups of this client that concern the broker at `address`."""
 
     def session_opened(self, address: str) -> None:
-        """The broker has answered the first heartbeat of a stream: it knows the groups that it has not refused."""
+        """The broker has answered the first heartbeat of a stream: it knows the groups that it has not rejected."""
 
     def session_broke(self, address: str) -> None:
         """The stream has ended, and the client did not end it; it will be opened again."""
@@ -171,7 +171,7 @@ class Session:
         if self._unanswered <= 0 and not self._heartbeat_due:
             self.answer = ack
         if ack.code != common_pb.SUCCESS:
-            logger.warning("%s refused a heartbeat: %s: %s", self._address, code_name(ack.code), ack.remark)
+            logger.warning("%s rejected a heartbeat: %s: %s", self._address, code_name(ack.code), ack.remark)
         if not self._is_known:
             self._is_known = True
             self._handler.session_opened(self._address)
@@ -375,13 +375,13 @@ class ReverseCommands:
         broker_name = self._broker_name(address)
         if consumer is None or broker_name is None:
             what = f"group {command.group!r}" if consumer is None else f"the broker at {address}"
-            answer = _refusal(common_pb.CONSUMER_NOT_ONLINE, f"{what} has left this client")
+            answer = _rejection(common_pb.CONSUMER_NOT_ONLINE, f"{what} has left this client")
         else:
             try:
                 answer = await self._answered_table[name](consumer, broker_name, command)
             except Exception as error:
                 logger.exception("the command %s of %s could not be carried out", name, address)
-                answer = _refusal(common_pb.SYSTEM_ERROR, f"the client could not do it: {error!r}")
+                answer = _rejection(common_pb.SYSTEM_ERROR, f"the client could not do it: {error!r}")
         answer.command_id = command.command_id
         reply(answer)
 
@@ -397,5 +397,5 @@ class ReverseCommands:
         return broker_pb.CommandAnswer(consumed=await consumer.consume_directly(MessageExt(record, broker_name)))
 
 
-def _refusal(code: common_pb.ResponseCode.ValueType, remark: str) -> broker_pb.CommandAnswer:
+def _rejection(code: common_pb.ResponseCode.ValueType, remark: str) -> broker_pb.CommandAnswer:
     return broker_pb.CommandAnswer(code=code, remark=remark)

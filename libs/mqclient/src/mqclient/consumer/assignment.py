@@ -22,7 +22,7 @@ from mqclient.config import FlowControl
 from mqclient.consumer.consume_service import ConsumerStats, ConsumeService, ProcessQueue
 from mqclient.consumer.offsets import OffsetStore, Progress, from_wire
 from mqclient.consumer.pulling import PullFromWhichNode, Subscription, ask_for, messages_of, pull_request, reference
-from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError, require_success
+from mqclient.errors import BrokerUnavailableError, MQClientError, RejectedError, require_success
 from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageQueue, by_broker
 from mqclient.transport.methods import LOCK_QUEUES, UNLOCK_QUEUES
@@ -38,7 +38,7 @@ SUSPEND_S = 15.0  # mechanism C7: how long the broker may hold a poll
 GUARD_S = 30.0  # mechanism C7: how long the client waits for an answer at all
 FLOW_CONTROL_PAUSE_S = 0.05  # mechanism C8
 FAILURE_PAUSE_S = 1.0
-REFUSAL_PAUSE_S_MAX = 16.0  # the pause doubles with each refusal in a row: of a group that may not consume, say
+REJECTION_PAUSE_S_MAX = 16.0  # the pause doubles with each rejection in a row: of a group that may not consume, say
 
 COMMIT_RETRY_S, COMMIT_RETRY_S_MAX = 1.0, 5.0  # doubled up to C22's interval
 
@@ -136,10 +136,12 @@ class PullLoop:
                 queue = self._process_queue.queue
                 logger.warning("%s could not be pulled, next try in %.0f s: %s", queue, pause_s, error)
                 await clock.sleep(pause_s)
-                if isinstance(error, BrokerRefusedError) and error.code == common_pb.TOPIC_NOT_EXIST:
+                if isinstance(error, BrokerUnavailableError) and error.code == common_pb.TOPIC_NOT_EXIST:
                     self._pulling.topic_gone(queue)
                     return
-                pause_s = min(2 * pause_s, REFUSAL_PAUSE_S_MAX) if isinstance(error, RejectedError) else FAILURE_PAUSE_S
+                pause_s = (
+                    min(2 * pause_s, REJECTION_PAUSE_S_MAX) if isinstance(error, RejectedError) else FAILURE_PAUSE_S
+                )
                 continue
             pause_s = FAILURE_PAUSE_S
             if self._pulling.interval_s:

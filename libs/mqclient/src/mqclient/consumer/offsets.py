@@ -25,7 +25,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.connection.broker_connections import Answer, BrokerCalls
 from mqclient.consumer.pulling import reference
-from mqclient.errors import BrokerRefusedError, BrokerRejectedError, MQClientError, require_success
+from mqclient.errors import BrokerRejectedError, BrokerUnavailableError, MQClientError, require_success
 from mqclient.lifecycle import SharedCalls
 from mqclient.message import MessageQueue, by_broker
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
@@ -256,7 +256,7 @@ class RemoteBrokerOffsetStore:
                 anew = await self._update(broker_name, changed)
             except MQClientError as error:
                 logger.warning("offsets of %s were not committed to %s: %s", self._group, broker_name, error)
-                return isinstance(error, (BrokerRefusedError, BrokerRejectedError))
+                return isinstance(error, (BrokerUnavailableError, BrokerRejectedError))
             self._committed.update((queue, one) for queue, one in changed.items() if queue not in anew)
         if anew:
             self._reset_offsets(anew)
@@ -364,6 +364,6 @@ class GroupOffsets:
 
 
 def _told(some_queue: MessageQueue, response: broker_pb.UpdateConsumerOffsetResponse) -> dict[MessageQueue, Progress]:
-    """What the broker of this queue has now. Raises its refusal."""
+    """What the broker of this queue has now. Raises its rejection."""
     require_success(response.code, response.remark, some_queue.broker_name)
     return of_queues(some_queue.broker_name, response.queues)

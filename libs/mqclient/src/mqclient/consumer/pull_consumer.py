@@ -118,7 +118,7 @@ class PullConsumer(Service):
         return list(_existing(topic, route).subscribe_queues())
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that can be read. Raises NoRouteError, the broker's refusal, MQClientError."""
+        """The first offset that can be read. Raises NoRouteError, the broker's rejection, MQClientError."""
         return (await offsets_of(await self._readers(queue), queue))[0]
 
     async def max_offset(self, queue: MessageQueue) -> int:
@@ -148,7 +148,7 @@ class PullConsumer(Service):
 
         An offset that the queue does not have is no error but a result: OFFSET_ILLEGAL, and where to go on. The broker
         looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.
-        Raises IllegalArgumentError (`block_s` is 15 at most, mechanism C7), NoRouteError, the broker's refusal,
+        Raises IllegalArgumentError (`block_s` is 15 at most, mechanism C7), NoRouteError, the broker's rejection,
         MQClientError.
         """
         _check_block(block_s)

@@ -21,7 +21,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.connection.broker_connections import BrokerConnection
 from mqclient.connection.poll_stream import PollEndedError
 from mqclient.errors import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     ConnectionLostError,
     IllegalArgumentError,
@@ -66,7 +66,7 @@ class MessageSelector:
         """Those whose properties fulfil a condition, such as "amount > 100 AND region IN ('east', 'west')".
 
         mqfilter says what can be written. The broker evaluates it, if its configuration has enablePropertyFilter=true,
-        and refuses what it cannot parse, with the place of the error.
+        and rejects what it cannot parse, with the place of the error.
         """
         return cls(ExpressionType.SQL92, expression)
 
@@ -185,7 +185,7 @@ async def pull_from(
     """Messages of the queue from `offset` on, in the name of `group`.
 
     With `block_s` the broker may wait so long for something to give, and the client waits for `guard_s` at most.
-    Raises IllegalArgumentError, the broker's refusal, and MQClientError when there is no answer.
+    Raises IllegalArgumentError, the broker's rejection, and MQClientError when there is no answer.
     """
     request = pull_request(group, queue, offset, subscription, max_messages)
     answer = await ask_for(request, connection, block_s=block_s, guard_s=guard_s)
@@ -307,7 +307,7 @@ class PullFromWhichNode:
         """The answer of the first broker that can give one.
 
         What a slave has not got is NO_NEW_MSG, after up to `wait_s`. Raises what the last of them raised, and
-        BrokerRefusedError or BrokerRejectedError for an answer that is no success.
+        BrokerUnavailableError or BrokerRejectedError for an answer that is no success.
         """
         clock = self._instance.clock
         while True:
@@ -361,7 +361,7 @@ class PullFromWhichNode:
         """Return when another broker can be asked at once. Raises the error when not."""
         if isinstance(error, PollEndedError):
             return
-        code = error.code if isinstance(error, BrokerRefusedError) else None
+        code = error.code if isinstance(error, BrokerUnavailableError) else None
         unknown_to_slave = code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
         cannot_serve = isinstance(error, (BrokerUnreachableError, OutcomeUnknownError))
         if not (cannot_serve or unknown_to_slave or code == ResponseCode.NOT_LEADER_FOR_QUEUE):

@@ -198,7 +198,7 @@ class PushConsumer(Service):
         self._lifecycle.move(LifecycleEvent.START)
         instance = self._instance = acquire_instance(self._url, self._client_config)
         self._engine = ConsumerEngine(instance, self._spec(self._listener))
-        refused_before = instance.refusals().keys()
+        rejected_before = instance.rejections().keys()
         try:
             instance.register_consumer(self.group, self)
         except IllegalStateError:
@@ -206,7 +206,7 @@ class PushConsumer(Service):
             raise
         try:
             await self._engine.start()
-            if not await self._join(refused_before):
+            if not await self._join(rejected_before):
                 logger.warning("consumer %s could not join its group yet; it keeps trying", self.group)
         except BaseException:  # a start that is cancelled leaves nothing behind either
             await self._leave(0.0)
@@ -299,11 +299,11 @@ class PushConsumer(Service):
         retry = retry_topic(self.group)
         return {**self._subscriptions, retry: parse_subscription(retry, ALL)}
 
-    async def _join(self, refused_before: Collection[str]) -> bool:
+    async def _join(self, rejected_before: Collection[str]) -> bool:
         """Routes, sessions, first rebalance, in this order: a member that no broker knows gets no queues.
 
-        Raises BrokerRejectedError when a broker refuses this group. A refusal that does not name it, at an address of
-        `refused_before`, is about another group of this client.
+        Raises BrokerRejectedError when a broker rejects this group. A rejection that does not name it, at an address of
+        `rejected_before`, is about another group of this client.
         """
         try:
             async with timeout(self._instance.clock, JOIN_TIMEOUT_S):
@@ -312,10 +312,10 @@ class PushConsumer(Service):
         except (MQClientError, TimeoutError) as error:
             logger.info("consumer %s starts without all its routes: %s", self.group, error)
         joined = await self._instance.wait_for_sessions(JOIN_TIMEOUT_S)
-        for address, refusal in self._instance.refusals().items():
-            in_use = refusal.code == ResponseCode.CLIENT_ID_IN_USE
-            if in_use or address not in refused_before or f"group {self.group!r}" in str(refusal):
-                raise refusal
+        for address, rejection in self._instance.rejections().items():
+            in_use = rejection.code == ResponseCode.CLIENT_ID_IN_USE
+            if in_use or address not in rejected_before or f"group {self.group!r}" in str(rejection):
+                raise rejection
         return await self._engine.join(JOIN_TIMEOUT_S) and joined
 
     async def _leave(self, timeout_s: float) -> None:

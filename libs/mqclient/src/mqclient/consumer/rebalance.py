@@ -363,8 +363,8 @@ class Rebalance:
                 continue
             code, remark = response.code, response.remark
             if code == common_pb.SUCCESS:
-                is_refused = not self._instance.refusals().keys().isdisjoint(addresses.values())
-                if self._instance.client_id in response.client_ids or is_refused:
+                is_rejected = not self._instance.rejections().keys().isdisjoint(addresses.values())
+                if self._instance.client_id in response.client_ids or is_rejected:
                     return sorted(response.client_ids)
                 code, remark = common_pb.CONSUMER_NOT_ONLINE, "it does not know this member yet"
             error = broker_answer_error(code, remark, broker_name)

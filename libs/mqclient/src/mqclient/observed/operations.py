@@ -21,7 +21,7 @@ from mqclient.observed.spans import (
     inside,
     links_to,
     operation_attributes,
-    refused,
+    rejected,
 )
 from mqclient.producer.prepared import PreparedBatch, PreparedHalf, PreparedMessage
 from mqclient.recall import RecallResult
@@ -96,7 +96,7 @@ def _tell_outcome(span: Span, success: bool, status: object) -> None:
         answer = str(getattr(status, "value", status))
         span.set_attribute(names.CONSUME_STATUS, answer)
         if not success:
-            refused(span, _failure(success, status), f"the listener answered {answer}")
+            rejected(span, _failure(success, status), f"the listener answered {answer}")
 
 
 def _failure(success: bool, status: object) -> str:

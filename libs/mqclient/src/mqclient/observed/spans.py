@@ -88,10 +88,10 @@ def failed(span: Span, error: BaseException) -> None:
     """The span's operation has raised this."""
     if span.is_recording():
         span.record_exception(error)
-        refused(span, error_type(error), str(error))
+        rejected(span, error_type(error), str(error))
 
 
-def refused(span: Span, kind: str, sentence: str) -> None:
+def rejected(span: Span, kind: str, sentence: str) -> None:
     """The span's operation has come to nothing."""
     span.set_attribute(names.ERROR_TYPE, kind)
     span.set_status(Status(StatusCode.ERROR, sentence))

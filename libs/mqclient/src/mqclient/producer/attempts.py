@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 from mqclient.connection.frames import Stored
 from mqclient.errors import (
-    REFUSED_FOR_NOW,
-    BrokerRefusedError,
+    UNAVAILABLE_FOR_NOW,
     BrokerRejectedError,
+    BrokerUnavailableError,
     BrokerUnreachableError,
     EarlierSendFailedError,
     MQClientError,
@@ -36,7 +36,7 @@ from osenv import Clock
 logger = logging.getLogger("mqclient.attempts")
 
 # Mechanism P7: not now, or not here; another broker may take the message.
-RETRY_RESPONSE_CODES = REFUSED_FOR_NOW | {
+RETRY_RESPONSE_CODES = UNAVAILABLE_FOR_NOW | {
     ResponseCode.NO_PERMISSION,
     ResponseCode.NO_BUYER_ID,
     ResponseCode.NOT_IN_CURRENT_UNIT,
@@ -70,9 +70,9 @@ def may_retry(error: MQClientError, mode: CommunicationMode) -> bool:
 
     NOT_LEADER_FOR_QUEUE counts as no answer.
     """
-    if isinstance(error, BrokerRefusedError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+    if isinstance(error, BrokerUnavailableError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
         return True
-    if isinstance(error, (BrokerRefusedError, BrokerRejectedError)):
+    if isinstance(error, (BrokerUnavailableError, BrokerRejectedError)):
         return mode is CommunicationMode.SYNC and error.code in RETRY_RESPONSE_CODES
     return isinstance(error, (RetryableError, OutcomeUnknownError)) and not isinstance(error, TooManyRequestsError)
 
@@ -92,7 +92,7 @@ class AttemptHistory:
         if isinstance(error, OutcomeUnknownError):
             self._unknown = error
         # A broker that answers SERVICE_NOT_AVAILABLE may have written the message and failed to sync it.
-        not_available = isinstance(error, BrokerRefusedError) and error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        not_available = isinstance(error, BrokerUnavailableError) and error.code == ResponseCode.SERVICE_NOT_AVAILABLE
         if queue is not None and (not_available or isinstance(error, OutcomeUnknownError)):
             self._may_have_it.add(queue.broker_name)
 
@@ -297,7 +297,7 @@ class AttemptObserver:
 
 
 def _is_failure(error: BaseException | None) -> bool:
-    """Whether the broker is at fault: not when the caller has given up, nor when the message had to be refused."""
+    """Whether the broker is at fault: not when the caller has given up, nor when the message had to be rejected."""
     if isinstance(error, BrokerRejectedError):
         return error.code in RETRY_RESPONSE_CODES
     return error is not None and not isinstance(error, asyncio.CancelledError)

@@ -6,7 +6,7 @@ something that survives the crash with it, such as a checkpoint. What it sends a
 process, is answered by the broker with the place of what is stored.
 
 Invariants: a batch is stored whole, and at most once under its numbers; nothing goes to another queue than the caller
-said; a try is repeated only while its outcome is unknown or the broker refuses for now, always with the same bytes.
+said; a try is repeated only while its outcome is unknown or the broker rejects for now, always with the same bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import (
-    BrokerRefusedError,
     BrokerRejectedError,
+    BrokerUnavailableError,
     IllegalArgumentError,
     MQClientError,
     NoRouteError,
@@ -162,7 +162,7 @@ class IdempotentProducer(Service):
         All of them wait for the same delay level, or all until times of their own, or none. Nothing below
         `first_unanswered` is ever sent again. Returns the log offset of the first one, -1 when that part of the log is
         gone, and when this process made its record, in ms since 1970. Raises BrokerRejectedError when the broker
-        refuses for good, and what the last try raised when the time is over.
+        rejects for good, and what the last try raised when the time is over.
         """
         self._lifecycle.require_running()
         if not 1 <= base_sequence <= SEQUENCE_MAX - len(messages):
@@ -233,7 +233,7 @@ class IdempotentProducer(Service):
                 error = broker_answer_error(result.code, result.remark, broker_name)
             except MQClientError as caught:
                 error = caught
-            if isinstance(error, BrokerRefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            if isinstance(error, BrokerUnavailableError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
                 # The topic lacks the queue by now, and what is numbered for it can go to no other one.
                 raise BrokerRejectedError(error.code, error.remark, error.broker)
             if not isinstance(error, (RetryableError, OutcomeUnknownError)):

@@ -1,6 +1,6 @@
 """Messages on their way: checked, encoded once, and the same over all tries to send them.
 
-A message that breaks a rule is refused here with a sentence that says what is allowed
+A message that breaks a rule is rejected here with a sentence that says what is allowed
 (docs/reference/producer-errors.md). This is the hot path: a message costs one pass over its few
 fields, and the text of its properties is built once.
 

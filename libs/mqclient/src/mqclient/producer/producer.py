@@ -1,6 +1,6 @@
 """The producer of messages.
 
-Invariants: a message that breaks a rule is refused before anything happens; a send takes no longer than its timeout,
+Invariants: a message that breaks a rule is rejected before anything happens; a send takes no longer than its timeout,
 over all its tries; a shut-down producer has no send under way. Every asynchronous send that was accepted calls exactly
 one method of its callback, once, also when the producer is shut down. What is under way where no caller waits for each
 send, callbacks included, never exceeds the limits (RocketMQ's semaphores for such sends).
@@ -133,7 +133,7 @@ class Producer(Service):
         `selector` or a `queue` there is one try (mechanism P13), and messages of the queue keep the order in which they
         were sent.
 
-        Raises BrokerRejectedError when the broker refused it for good, a RetryableError when it is not stored, and an
+        Raises BrokerRejectedError when the broker rejected it for good, a RetryableError when it is not stored, and an
         OutcomeUnknownError when it may be.
         """
         deadline = self._deadline(timeout)
@@ -243,7 +243,7 @@ class Producer(Service):
 
         Raises IllegalArgumentError; NoRouteError when it is unknown which brokers to ask. When a broker gives no
         answer, nothing is claimed: OutcomeUnknownError if it may have done what was asked, a RejectedError if it
-        refuses for good, a RetryableError otherwise; the sentence tells what other brokers have answered.
+        rejects for good, a RetryableError otherwise; the sentence tells what other brokers have answered.
         """
         self._lifecycle.require_running()
         self._sending += 1

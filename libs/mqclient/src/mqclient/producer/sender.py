@@ -1,6 +1,6 @@
 """The message-handling layer of a producer: compression, the choice of a queue, tries, and the hand-over to the stream.
 
-Invariants: a send takes no longer than its deadline, over all its tries; what was refused for good is not tried again;
+Invariants: a send takes no longer than its deadline, over all its tries; what was rejected for good is not tried again;
 one table says what is tried again (`may_retry`), and each try is observed if a hook or fault tolerance needs it.
 Messages for queues that their callers have chosen leave in the order in which they were sent, also when a thread needs
 longer to compress one of them than the next.
@@ -20,7 +20,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.config import ProducerConfig
 from mqclient.connection.frames import SendOptions, Stored
 from mqclient.errors import (
-    BrokerRefusedError,
+    BrokerUnavailableError,
     IllegalArgumentError,
     MessageRejectedError,
     MQClientError,
@@ -231,8 +231,8 @@ class Sender:
     async def _is_removed(
         self, queue: MessageQueue | None, error: MQClientError, fixed: FixedChoice | None, deadline: float
     ) -> bool:
-        """Whether the topic lacks the refused queue by now, and the message has another one to go to."""
-        if queue is None or not isinstance(error, BrokerRefusedError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
+        """Whether the topic lacks the rejected queue by now, and the message has another one to go to."""
+        if queue is None or not isinstance(error, BrokerUnavailableError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
             return False
         try:
             async with clock_timeout(self._clock, deadline - self._clock.monotonic()):

@@ -197,7 +197,7 @@ class SqlTransactionListener:
                 await self._table.record(connection, transaction_id, self._clock.wall_ms())
                 await arg(connection, transaction_id)
                 if isinstance(connection, AsyncSession):
-                    await connection.flush()  # what the database refuses here is not yet the commit
+                    await connection.flush()  # what the database rejects here is not yet the commit
                 committing = True
                 await connection.commit()
         except Exception as error:
@@ -242,7 +242,7 @@ class SyncSqlTransactionListener:
                 self._table.record_sync(connection, transaction_id, self._clock.wall_ms())
                 arg(connection, transaction_id)
                 if isinstance(connection, Session):
-                    connection.flush()  # what the database refuses here is not yet the commit
+                    connection.flush()  # what the database rejects here is not yet the commit
                 committing = True
                 connection.commit()
         except Exception as error:

@@ -6,8 +6,8 @@ thread's own database session, and where Ctrl-C arrives.
 Invariants: a face does nothing by itself, the asyncio object does the work, and all of asyncio happens in one thread;
 that runs while a face is started, and ends with the last one: by its shutdown, when a `with` is left, or at the
 interpreter's exit. A call that was submitted before the end of the thread is answered, and one that comes later is
-refused; an interrupted caller stops waiting, and what it has called goes on. A function that is handed over runs in the
-caller's thread, or is refused because the caller has given up.
+rejected; an interrupted caller stops waiting, and what it has called goes on. A function that is handed over runs in
+the caller's thread, or is rejected because the caller has given up.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ class CallerThread:
                 if handed_over is not None:
                     handed_over.answer(handed_over.function)
         finally:
-            self._refuse_the_rest()
+            self._reject_the_rest()
         return result_of(future)
 
-    def _refuse_the_rest(self) -> None:
+    def _reject_the_rest(self) -> None:
         with self._lock:
             self._waits = False
         while not self._functions.empty():

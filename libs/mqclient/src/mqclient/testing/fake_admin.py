@@ -193,7 +193,7 @@ class FakeAdmin:
     def _get_broker_status(self, _: pb.GetBrokerStatusRequest) -> pb.GetBrokerStatusResponse:
         stored = sum(map(len, self._broker.queues.values()))
         status = pb.GetBrokerStatusResponse(broker_name=self._broker.name, messages_stored=stored)
-        status.store.write_refusal = self._broker.write_refusal
+        status.store.write_rejection = self._broker.write_rejection
         status.delay_levels.add(
             level=16,
             delay_ms=1_800_000,
@@ -252,7 +252,7 @@ class FakeReplica:
         self.broker_id = 0
         self.role: pb.BrokerRole.ValueType = pb.ASYNC_MASTER
         self.writable = True
-        self.refusal = "it has stepped down"  # why a master that is not writable refuses
+        self.rejection = "it has stepped down"  # why a master that is not writable rejects
         self.epoch = Epoch(1, 1)
         self.log_end = 0
         self.behind = 0  # bytes that a slave is kept from having
@@ -323,7 +323,7 @@ class FakeReplica:
             replica_id=self.replica_id,
             role=self.role,
             writable=self.writable,
-            reason="" if self.writable else "it is a slave" if not self.is_master else self.refusal,
+            reason="" if self.writable else "it is a slave" if not self.is_master else self.rejection,
             epoch=_epoch(self.epoch),
             log_end=self.log_end,
             durable_end=self.log_end,
@@ -357,7 +357,7 @@ class FakeReplica:
         self.epoch, self.master_ha_address = Epoch(request.term, 0), ""
         for peer in self.peers.values():
             if peer is not self and peer.is_master:
-                peer.broker.registered = False  # the name servers refuse it from now on
+                peer.broker.registered = False  # the name servers reject it from now on
         self._register()
         return pb.PromoteResponse()
 

@@ -32,7 +32,7 @@ from mqclient.testing.fake_state import (
     is_timed,
     keys_of,
     new_record,
-    refusal,
+    rejection,
 )
 from mqclient.transport import methods
 from mqproto.names import retry_topic
@@ -83,7 +83,7 @@ class FakeBroker:
         self.broker_id = 0
         self.term = 1  # of the epoch that it registers with
         self.stepped_down = False  # a master that takes no writes any more
-        self.write_refusal = ""  # told in its status only: what it does with messages is for `next_codes`
+        self.write_rejection = ""  # told in its status only: what it does with messages is for `next_codes`
         self.suggest_broker_id = 0  # in every answer to a pull
         self.judges_offsets = False
         self.down = False
@@ -263,7 +263,7 @@ class FakeBroker:
                     code = common_pb.TOPIC_NOT_EXIST
                 else:
                     self.create_topic(batch.topic)
-            remark = "the frame has too many batches" if too_many else refusal(batch)
+            remark = "the frame has too many batches" if too_many else rejection(batch)
             if code != common_pb.NOT_LEADER_FOR_QUEUE:
                 remark = remark or self._sequences.problem(request, batch)
             if remark:
@@ -272,7 +272,7 @@ class FakeBroker:
             if code in {0, 10, 11, 12}:
                 fill_in(result, self._store_batch(request, batch))
             else:
-                result.remark = remark or f"{batch.topic} is refused"
+                result.remark = remark or f"{batch.topic} is rejected"
         self.deliver_due()
         return response
 

@@ -134,7 +134,7 @@ class FakeSessions:
             stream.answer(command)
 
     def _heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat, *, silent: bool) -> None:
-        """Take the client's word, unless `answer` refuses it; tell the members of every group that has changed."""
+        """Take the client's word, unless `answer` rejects it; tell the members of every group that has changed."""
         self.heartbeats.append(heartbeat)
         if heartbeat.consumers and self.answer.code != common_pb.SUCCESS:
             stream.answer(broker_pb.SessionResponse(heartbeat_ack=self.answer))

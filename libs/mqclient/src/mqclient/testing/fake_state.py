@@ -98,7 +98,7 @@ class FakeSequences:
         self._first_unanswered: dict[_Queue, int] = {}
 
     def problem(self, request: broker_pb.ProduceRequest, batch: broker_pb.RecordBatch) -> str:
-        """Why the batch is refused; empty when it is not."""
+        """Why the batch is rejected; empty when it is not."""
         if not batch.base_sequence:
             return ""
         producer_id, epoch, queue = request.producer_id, request.producer_epoch, _queue(request, batch)
@@ -238,13 +238,13 @@ class FakeProgress:
 
 
 class FakeLocks:
-    """Which client holds which queue; `refused` are not lent to any."""
+    """Which client holds which queue; `rejected` are not lent to any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._held: dict[Key, tuple[str, float]] = {}
         self.requests: list[broker_pb.LockQueuesRequest] = []
-        self.refused: set[Key] = set()
+        self.rejected: set[Key] = set()
 
     def holder(self, group: str, topic: str, queue_id: int) -> str | None:
         """The client id, unless its lock has run out."""
@@ -256,7 +256,7 @@ class FakeLocks:
         answer = broker_pb.LockQueuesResponse()
         for queue in request.queues:
             key = (request.group, queue.topic, queue.queue_id)
-            if key not in self.refused and self.holder(*key) in {None, request.client_id}:
+            if key not in self.rejected and self.holder(*key) in {None, request.client_id}:
                 self._held[key] = (request.client_id, self._clock.monotonic() + LOCK_EXPIRY_S)
                 answer.locked.append(queue)
         return answer
@@ -311,7 +311,7 @@ def is_half(record: Record) -> bool:
     return record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_PREPARED
 
 
-def refusal(batch: broker_pb.RecordBatch) -> str:
+def rejection(batch: broker_pb.RecordBatch) -> str:
     """Why a broker does not take this batch; empty when it does."""
     records = list(iter_records(batch.records))
     properties = [decode_properties(record.properties) for record in records]

@@ -44,7 +44,7 @@ from mqremoting import (
     FrameError,
     Http2PeerError,
     NotSentError,
-    RefusedError,
+    RejectedError,
     RemotingError,
     Stream,
     connect,
@@ -104,7 +104,7 @@ class FramesChannel:
         if response.code == _NO_SUCH_CODE and method.is_name_servers:
             raise IllegalArgumentError(not_a_name_server(self._address))
         if response.code:
-            raise refused_error(self._address, RefusedError(response.code, response.remark))
+            raise rejected_error(self._address, RejectedError(response.code, response.remark))
         return method.response_type.FromString(response.body)  # type: ignore[arg-type]  # takes a view as well
 
     async def _unary_by_grpc(
@@ -271,8 +271,8 @@ class FramesStream(Generic[RequestT, ResponseT]):
 
 def client_error(address: str, error: RemotingError) -> MQClientError:
     """The error of the client's tree for one of mqremoting."""
-    if isinstance(error, RefusedError):
-        return refused_error(address, error)
+    if isinstance(error, RejectedError):
+        return rejected_error(address, error)
     if isinstance(error, NotSentError):
         return BrokerUnreachableError(f"{address}: {error}")
     if isinstance(error, DeadlineError):
@@ -282,9 +282,9 @@ def client_error(address: str, error: RemotingError) -> MQClientError:
     return ConnectionLostError(f"{address}: {error}")
 
 
-def refused_error(address: str, refusal: RefusedError) -> MQClientError:
+def rejected_error(address: str, rejection: RejectedError) -> MQClientError:
     """The error for a code with which a method did not answer itself."""
-    text = f"{address}: {refusal}"
-    if refusal.code in _NO_SENSE:
+    text = f"{address}: {rejection}"
+    if rejection.code in _NO_SENSE:
         return IllegalArgumentError(text)
-    return BrokerUnreachableError(text) if refusal.code in _NOTHING_DONE else ConnectionLostError(text)
+    return BrokerUnreachableError(text) if rejection.code in _NOTHING_DONE else ConnectionLostError(text)

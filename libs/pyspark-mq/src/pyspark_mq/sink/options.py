@@ -19,7 +19,7 @@ from pyspark_mq.options import OptionValues
 #      ├─ SinkSchemaError       columns that cannot be written: the sentence says which are allowed
 #      ├─ RowError              a row that is no message: the sentence says which row and why
 #      ├─ SinkAwayError         no broker has taken the rows in time: run it again, what is stored is recognised
-#      ├─ SinkRefusedError      a broker refuses the rows for good
+#      ├─ SinkRejectedError     a broker rejects the rows for good
 #      └─ ReplayDiffersError    a replayed batch has other rows than before where some of them are stored already
 
 
@@ -39,7 +39,7 @@ class SinkAwayError(SinkError):
     """Asking again may help."""
 
 
-class SinkRefusedError(SinkError):
+class SinkRejectedError(SinkError):
     """Asking again will not help."""
 
 
@@ -76,9 +76,9 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         {name: value for name, value in options.items() if name.lower() not in own}, WRITE_OPTIONS, "writing"
     )
     if streaming:
-        values.refuse(("writeId", "batchId"), "a stream is known by its checkpoint; this is an option of batch writes")
+        values.reject(("writeId", "batchId"), "a stream is known by its checkpoint; this is an option of batch writes")
     elif not values.has("writeId"):
-        values.refuse(("batchId",), "writeId is not: it names what the batches belong to")
+        values.reject(("batchId",), "writeId is not: it names what the batches belong to")
     topic = values.text("topic")
     try:
         if topic:

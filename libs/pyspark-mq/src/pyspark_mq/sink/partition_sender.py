@@ -1,6 +1,6 @@
 """The rows of one partition on their way to the brokers: as messages, in lanes, in requests.
 
-Invariants: what a column says is sent as it is, or the row is refused; nothing is cut, replaced or left out, but the
+Invariants: what a column says is sent as it is, or the row is rejected; nothing is cut, replaced or left out, but the
 properties that belong to the queue, of which a message gets its own. The same rows in the same order give the same
 lanes and the same requests, as long as the topic has the same queues; nothing in that depends on time, speed or chance.
 Of one queue one request is unanswered at a time, so that what is stored of a lane is its beginning; no more than
@@ -55,7 +55,7 @@ from pyspark_mq.sink.options import (
     RowError,
     SinkAwayError,
     SinkOptions,
-    SinkRefusedError,
+    SinkRejectedError,
     SinkSchemaError,
     WriterIdentity,
     way_of_waiting,
@@ -176,7 +176,7 @@ class PartitionSender:
         except (RetryableError, OutcomeUnknownError) as error:
             raise SinkAwayError(f"{where}: not stored within {self._options.send_timeout_s:g} s: {error}") from error
         except MQClientError as error:
-            raise SinkRefusedError(f"{where}: {error}") from error
+            raise SinkRejectedError(f"{where}: {error}") from error
 
     async def _compare(self, request: Request, log_offset: int, born_ms: int) -> None:
         """Is what stands under the first row's number this row? Raises ReplayDiffersError."""
@@ -203,7 +203,7 @@ class PartitionSender:
                 f"`mqadmin updateTopic`"
             ) from error
         if not queues:
-            raise SinkRefusedError(f"the topic {topic!r} has no queue that may be written")
+            raise SinkRejectedError(f"the topic {topic!r} has no queue that may be written")
         return queues
 
 

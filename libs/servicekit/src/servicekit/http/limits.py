@@ -18,7 +18,7 @@ WAIT_MAX_MS = 60_000
 SHARE_OF_THE_OTHER_KIND = 4  # a quarter
 WAITING_PER_PLACE = 16
 OVERLOAD_PATIENCE_SHARE = 10  # a tenth
-# A client that comes back too early makes things worse. The clients that were refused lately are spread over the time
+# A client that comes back too early makes things worse. The clients that were rejected lately are spread over the time
 # in which as many as them are carried out, so that what comes again is about what finds a place.
 RECENT_S = 10.0
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -88,30 +88,30 @@ class _Line:
 
 
 class _Recent:
-    """How many were admitted and how many refused lately: each counts 1, and fades to a third in RECENT_S seconds."""
+    """How many were admitted and how many rejected lately: each counts 1, and fades to a third in RECENT_S seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at = clock.monotonic()
-        self._admitted = self._refused = 0.0
+        self._admitted = self._rejected = 0.0
 
     def admit(self) -> None:
         self._fade()
         self._admitted += 1
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         self._fade()
-        self._refused += 1
+        self._rejected += 1
 
     def catching_up_s(self) -> float:
-        """How long it takes to admit as many as were refused, at the rate of lately."""
-        return RECENT_S * self._refused / max(1.0, self._admitted)
+        """How long it takes to admit as many as were rejected, at the rate of lately."""
+        return RECENT_S * self._rejected / max(1.0, self._admitted)
 
     def _fade(self) -> None:
         now = self._clock.monotonic()
         rest, self._at = math.exp((self._at - now) / RECENT_S), now
         self._admitted *= rest
-        self._refused *= rest
+        self._rejected *= rest
 
 
 class Ticket:
@@ -151,7 +151,7 @@ class Admission:
         self._clock = clock
         self._lines = {kind: _Line(kind) for kind in Kind}
         self._recent = _Recent(clock)
-        self._refusals = 0
+        self._rejections = 0
 
     @property
     def in_work(self) -> int:
@@ -172,7 +172,7 @@ class Admission:
             self._recent.admit()
             return Ticket(self, line)
         if len(line.waiting) >= self.limit.waiting_max:
-            raise self._refusal(line, f"{len(line.waiting)} {kind.value} requests wait already")
+            raise self._rejection(line, f"{len(line.waiting)} {kind.value} requests wait already")
         await self._wait(line)
         self._recent.admit()
         return Ticket(self, line)
@@ -192,7 +192,7 @@ class Admission:
         def give_up() -> None:
             if not turn.done():
                 complaint = f"no place for a {line.kind.value} request became free in {patience_s * 1000:g} ms"
-                turn.set_exception(self._refusal(line, complaint))
+                turn.set_exception(self._rejection(line, complaint))
 
         timer = self._clock.call_later(patience_s, give_up)
         try:
@@ -221,11 +221,11 @@ class Admission:
     def _standing_s(self, line: _Line) -> float:
         return 0.0 if line.standing_since is None else self._clock.monotonic() - line.standing_since
 
-    def _refusal(self, line: _Line, complaint: str) -> OverloadedError:
-        self._recent.refuse()
+    def _rejection(self, line: _Line, complaint: str) -> OverloadedError:
+        self._recent.reject()
         spread = min(max(RETRY_AFTER_MIN_S, math.ceil(self._recent.catching_up_s())), RETRY_AFTER_MAX_S)
-        retry_after_s = 1 + int(self._refusals * GOLDEN_RATIO % 1 * spread)  # evenly, also while the spread grows
-        self._refusals += 1
+        retry_after_s = 1 + int(self._rejections * GOLDEN_RATIO % 1 * spread)  # evenly, also while the spread grows
+        self._rejections += 1
         return OverloadedError(f"{complaint}: {self.in_work} are in work, which is what can be done", retry_after_s)
 
 

@@ -226,7 +226,7 @@ class BodyLimit:
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > BODY_MAX_BYTES:
-            await _refuse(BODY_TOO_LARGE, _TOO_LARGE, scope, receive, send)
+            await _reject(BODY_TOO_LARGE, _TOO_LARGE, scope, receive, send)
             return
         if b"content-length" not in headers and b"transfer-encoding" not in headers:  # no body: RFC 9112, 6.3
             await self._app(scope, receive, send)
@@ -235,7 +235,7 @@ class BodyLimit:
             async with timeout(self._clock, BODY_MAX_S):
                 body = await _body(receive)
         except TimeoutError:
-            await _refuse(REQUEST_TIMEOUT, _TOO_LATE, scope, receive, send)
+            await _reject(REQUEST_TIMEOUT, _TOO_LATE, scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)
@@ -271,7 +271,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse(kind: ProblemType, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
+async def _reject(kind: ProblemType, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
     await problem_response(kind, detail, headers={"Connection": "close"})(scope, receive, send)
 
 
@@ -370,7 +370,7 @@ class LoadShedding:
             "hourglass.http.requests.in_flight", [in_flight], unit="{request}", description="requests in work"
         )
         self._shed = meter.create_counter(
-            "hourglass.http.requests.shed", unit="{request}", description="requests refused because of too much work"
+            "hourglass.http.requests.shed", unit="{request}", description="requests rejected because of too much work"
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -381,7 +381,7 @@ class LoadShedding:
             ticket = await self._admission.enter(Kind.READ if scope["method"] in _READING else Kind.WRITE)
         except OverloadedError as error:
             self._shed.add(1, {_METHOD: scope["method"]})
-            await _refusal(scope, error)(scope, receive, send)
+            await _rejection(scope, error)(scope, receive, send)
             return
 
         scope.setdefault("state", {})[_PLACE] = ticket
@@ -405,7 +405,7 @@ def leave_place(scope: Scope) -> None:
         place.leave()
 
 
-def _refusal(scope: Scope, error: OverloadedError) -> Response:
+def _rejection(scope: Scope, error: OverloadedError) -> Response:
     headers = {"Retry-After": str(error.retry_after_s)}
     if "text/html" not in Headers(scope=scope).get("accept", ""):
         return problem_response(OVERLOADED, str(error), headers=headers)

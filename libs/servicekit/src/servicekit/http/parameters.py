@@ -29,7 +29,7 @@ LOCATION_HEADER: dict[str, Any] = {"Location": {"description": "where to read it
 
 
 class RequestModel(BaseModel):
-    """A request: unknown members are refused."""
+    """A request: unknown members are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -39,7 +39,7 @@ class ConnectionLimits:
     `head_max_bytes` is Node.js's default and four times what the shop's pages send. `head_max_s` begins with the
     connection or with the answer before; uvicorn ends a connection that is idle after an answer in 5 s. `body_max_s` is
     for what the application does not wait for (it answers 408 earlier, see BodyLimit): the rest of a
-    body that it has refused. `connections_max` leaves room for 1,000 streams of events.
+    body that it has rejected. `connections_max` leaves room for 1,000 streams of events.
     """
 
     head_max_bytes: int = 16 * 1024
@@ -166,7 +166,7 @@ class _Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        self._refuse(HTTPStatus(hint))
+        self._reject(HTTPStatus(hint))
 
     def _watch(self) -> None:
         """Set the deadline for what the client has to send next; keep it while that stays the same."""
@@ -188,12 +188,12 @@ class _Connection(H11Protocol):
     def _end_late_request(self) -> None:
         has_begun, _ = self.conn.trailing_data
         if self._expected is h11.IDLE and has_begun:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+            self._reject(HTTPStatus.REQUEST_TIMEOUT)
         else:
             self.transport.close()
         self._watch()
 
-    def _refuse(self, status: HTTPStatus) -> None:
+    def _reject(self, status: HTTPStatus) -> None:
         """Answer a request that h11 does not take, and end the connection."""
         text = f"{status.phrase}\n".encode()
         headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(text))), ("Connection", "close")]

@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 
 class MqPublisher:
-    """Implements `MessagePublisher` and `TransactionalQueue`. It can be used before `start`, and refuses until then."""
+    """Implements `MessagePublisher` and `TransactionalQueue`. It can be used before `start`, and rejects until then."""
 
     def __init__(self, url: str, group: str, clock: Clock) -> None:
         self._url = url
@@ -87,7 +87,7 @@ class MqPublisher:
         self._producer = producer
 
     async def shutdown(self) -> None:
-        """Refuse from now on; harmless when nothing was started."""
+        """Reject from now on; harmless when nothing was started."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.shutdown()
@@ -311,7 +311,7 @@ class MqConnection:
             try:
                 await self._connect_once(subscriptions, check)
             except MQClientError as error:
-                # What a broker refuses for good, its operator may still change; a wrong URL stays wrong.
+                # What a broker rejects for good, its operator may still change; a wrong URL stays wrong.
                 if isinstance(error, RejectedError) and not isinstance(error, BrokerRejectedError):
                     raise QueueConfigurationError(f"MQ_URL={self._url}: {error}") from error
                 if failures == 0:
@@ -375,8 +375,8 @@ def _answers(_statuses: Sequence[BrokerStatus]) -> str:
 
 def _writes(statuses: Sequence[BrokerStatus]) -> str:
     """A broker whose disk is full or has failed answers questions, and takes no message."""
-    refusals = [f"{one.broker_name} takes no messages: {one.store.write_refusal}" for one in statuses]
-    return OK if any(not one.store.write_refusal for one in statuses) else "; ".join(refusals)
+    rejections = [f"{one.broker_name} takes no messages: {one.store.write_rejection}" for one in statuses]
+    return OK if any(not one.store.write_rejection for one in statuses) else "; ".join(rejections)
 
 
 async def _create_if_missing(admin: Admin, topic: str) -> None:

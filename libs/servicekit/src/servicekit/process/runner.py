@@ -32,7 +32,7 @@ from servicekit.monitoring import OK
 from servicekit.process.queue import MqConnection, QueueConfigurationError
 from servicekit.process.reconciler import Reconciled, Reconciler
 from servicekit.sql.database import Database, DatabaseClock, without_password
-from servicekit.sql.schema import MigrationRefusedError, Migrations
+from servicekit.sql.schema import MigrationRejectedError, Migrations
 from servicekit.sql.units import TransactionCheck
 
 CONNECT_MAX_S = 30.0
@@ -254,7 +254,7 @@ def run_service(
     except* (
         OSError,
         StorageUnavailableError,
-        MigrationRefusedError,
+        MigrationRejectedError,
         QueueConfigurationError,
         QueueUnreachableError,
     ) as group:

@@ -20,7 +20,7 @@ import structlog
 import telemetry
 from osenv import Clock
 from servicekit.background import WakeUp
-from servicekit.errors import PublishError, RefusedError, ServiceError, TransactionGivenUpError
+from servicekit.errors import PublishError, RejectedError, ServiceError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
 from servicekit.sql.units import TransactionalPublisher, TransactionalUnit
 
@@ -80,7 +80,7 @@ class OutboxUnits(Protocol[UnitT_co]):
     def writing(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
 
-class _ToldBeforeError(RefusedError):
+class _ToldBeforeError(RejectedError):
     """Another process has taken the row; the only effect is that this attempt is rolled back."""
 
 

@@ -211,7 +211,7 @@ _SET_OLDEST_CODE = text(
 log = structlog.get_logger(__name__)
 
 
-class MigrationRefusedError(ServiceError):
+class MigrationRejectedError(ServiceError):
     """The database cannot be brought to this version as it is; the sentence says what has to be done first."""
 
 
@@ -241,7 +241,7 @@ class Migrations:
     async def upgrade(self, database: Database, revision: str = HEAD) -> None:
         """Up to `revision`, in one transaction; a later schema that works with this version is left as it is.
 
-        Raises StorageUnavailableError, and MigrationRefusedError for a later schema that does not.
+        Raises StorageUnavailableError, and MigrationRejectedError for a later schema that does not.
         """
 
         def upgrade(connection: Connection) -> None:
@@ -251,13 +251,13 @@ class Migrations:
                 return
             judgement = _judge_later(connection, found, known)
             if judgement != OK:
-                raise MigrationRefusedError(judgement)
+                raise MigrationRejectedError(judgement)
             log.info("the schema is of a later version and works with this one", revision=found)
 
         await _commit(database, upgrade)
 
     async def downgrade(self, database: Database, revision: str) -> None:
-        """Down to `revision`; `base` is the empty database. Raises StorageUnavailableError, MigrationRefusedError."""
+        """Down to `revision`; `base` is the empty database. Raises StorageUnavailableError, MigrationRejectedError."""
         await _commit(database, lambda connection: self._run(connection, command.downgrade, revision))
 
     def oldest_code_of(self, revision: str) -> str:

@@ -235,7 +235,7 @@ class IdempotencyKeys(Protocol):
     A key belongs to the subject that used it: two buyers may use one text, and neither learns of the other.
 
     Invariants: a key of a subject makes at most one result, because its claim is part of the result's own transaction;
-    a request that was refused leaves no claim behind.
+    a request that was rejected leaves no claim behind.
     """
 
     async def find(self, subject: str, key: str) -> KeyClaim | None:

@@ -3,7 +3,7 @@
     with PostgresServer() as server:
         url = server.create_database("orders")
 
-It needs PostgreSQL 15 or newer, and root lets the system's user `postgres` run it, because the server refuses root. Its
+It needs PostgreSQL 15 or newer, and root lets the system's user `postgres` run it, because the server rejects root. Its
 one user needs no password. It ends when this process ends, however that dies.
 
 The folder and its files: data/ (the cluster), log (what the server has said).
@@ -56,7 +56,7 @@ def programs_folder() -> Path:
     if version < VERSION_MIN:
         raise NoPostgresError(f"PostgreSQL has to be {VERSION_MIN} or newer, and in {newest} it is {version}")
     if os.geteuid() == 0 and not _has_user():
-        raise NoPostgresError(f"PostgreSQL refuses root, and there is no user {SYSTEM_USER}")
+        raise NoPostgresError(f"PostgreSQL rejects root, and there is no user {SYSTEM_USER}")
     return newest
 
 

@@ -226,7 +226,7 @@ def _told_by(orders: DataFrame) -> list[Column]:
     first = {"payment_id": F.col("payment_id"), "amount_minor": F.col("captured_minor")}
     first["currency"] = F.col("captured_currency")
     second = {"payment_id": F.col("second_payment_id"), "amount_minor": F.col("total_minor")}
-    refused = second | {"reason": F.lit("already-paid")}
+    rejected = second | {"reason": F.lit("already-paid")}
     second_refund = {"refund_id": _refund_id("second"), "refunded_minor": second["amount_minor"]}
     told_ = [
         (orders_, kinds.CREATED, F.when(is_created, F.col("created_ms")), {}),
@@ -238,8 +238,8 @@ def _told_by(orders: DataFrame) -> list[Column]:
         (orders_, kinds.REFUND_REQUESTED, F.col("requested_ms"), first | {"reason": F.col("request_reason")}),
         *((payments, kinds.REFUNDED, *_refund(index, first)) for index in range(REFUNDS_MAX)),
         (payments, kinds.SUCCEEDED, F.col("second_captured_ms"), second),
-        (orders_, kinds.REFUND_REQUESTED, F.col("second_requested_ms"), refused),
-        (payments, kinds.REFUNDED, F.col("second_returned_ms"), refused | second_refund),
+        (orders_, kinds.REFUND_REQUESTED, F.col("second_requested_ms"), rejected),
+        (payments, kinds.REFUNDED, F.col("second_returned_ms"), rejected | second_refund),
     ]
     return [_message(part, *message) for part, message in enumerate(told_)]
 

@@ -132,7 +132,7 @@ def _payments(orders: DataFrame, chance: Chance) -> DataFrame:
             "second_requested_ms",
             F.when(
                 is_told(lambda one: one.second is Second.RETURNED),
-                F.col("second_captured_ms") + chance.soon("refuse", 40, 900),
+                F.col("second_captured_ms") + chance.soon("reject", 40, 900),
             ),
         )
     )
@@ -166,7 +166,7 @@ def _closings(orders: DataFrame, chance: Chance) -> DataFrame:
 
 
 def _requested_ms(chance: Chance) -> Column:
-    """A payment that lost is refused when it is heard of; the rest is asked back when the order is closed."""
+    """A payment that lost is rejected when it is heard of; the rest is asked back when the order is closed."""
     cause_ms = F.when(F.col("request_reason") == "wrong-amount", F.col("captured_ms")).otherwise(
         F.greatest("captured_ms", "closed_ms")
     )
@@ -205,7 +205,7 @@ def _goods(orders: DataFrame, chance: Chance) -> DataFrame:
 
 
 class Second(enum.Enum):
-    """A second payment of the same order: refused and given back, or kept."""
+    """A second payment of the same order: rejected and given back, or kept."""
 
     RETURNED = "returned"
     KEPT = "kept"

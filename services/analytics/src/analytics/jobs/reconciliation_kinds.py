@@ -363,7 +363,7 @@ def _refunds(moment: Moment) -> list[Rule]:
 def _terms(moment: Moment) -> list[Rule]:
     """Money that is not what the order costs. Amounts in two currencies cannot be compared."""
     is_first = (F.col("account.payment_id") == F.col("standing_id")) & F.col("account.is_open")
-    # An order that is marked as paid has accepted the payment; one that still waits is about to refuse it.
+    # An order that is marked as paid has accepted the payment; one that still waits is about to reject it.
     is_accepted = F.col("account.is_paying")
     is_left = is_first & (F.col("status") == PENDING_PAYMENT) & moment.is_answered()
     is_judged = _is_known() & (is_accepted | is_left)

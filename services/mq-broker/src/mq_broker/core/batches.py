@@ -62,7 +62,7 @@ from mqproto.record import (
     Record,
 )
 
-# `check_batch` refuses a batch whole or accepts it whole. `patch_batch` gives its records their places. Between them
+# `check_batch` rejects a batch whole or accepts it whole. `patch_batch` gives its records their places. Between them
 # they touch each message once; nothing here makes an object for a message.
 
 ItemT = TypeVar("ItemT")
@@ -72,7 +72,7 @@ CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (mechanism S3)
 # size, magic, body CRC, queue id, sysflag, body size; the x's are what a check does not need
 _CHECKED_HEAD = Struct(">iiii20xi44xi")
 _QUEUE_ID, _QUEUE_ID_AT = Struct(">i"), 12
-_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+_SYS_FLAGS_REJECTED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 
 # Properties that need no second look: well-formed, none that the broker acts on, no reserved one twice, the empty CRC
@@ -182,7 +182,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
         if said_size != properties_size or properties_size > PRODUCER_PROPERTIES_BYTES_MAX:
             raise _length_error(len(sizes), size, said_size, properties_size)
         transaction = sys_flag & FLAG_TRANSACTION_MASK
-        if sys_flag & _SYS_FLAGS_REFUSED or transaction not in (0, FLAG_TRANSACTION_PREPARED):
+        if sys_flag & _SYS_FLAGS_REJECTED or transaction not in (0, FLAG_TRANSACTION_PREPARED):
             raise BatchError(
                 f"record {len(sizes)}: sysflag 0x{sys_flag:X} asks for IPv6, or for the end of a transaction"
             )

@@ -96,8 +96,8 @@ POLLS_SERVED_AT_ONCE_MAX = 64  # in one step of the event loop; about 3 ms
 FAILURE_CHARACTERS_MAX = 1_024  # of the sentence that a dead letter keeps; clients send 512
 
 
-class RefusedError(Exception):
-    """A request that is refused, as an exception: for answers that are more than a code and a sentence.
+class RejectedError(Exception):
+    """A request that is rejected, as an exception: for answers that are more than a code and a sentence.
 
     The answer is `code` and the sentence. Nothing has changed.
     """
@@ -174,7 +174,7 @@ class Creations:
 # When the oldest file of the log may go, and when writes have to stop (mechanisms E1, E2, E4).
 #
 # Invariants: a file goes because it has expired or because the disk is too full, never because it was consumed; once
-# writes are refused they stay refused until there is room again.
+# writes are rejected they stay rejected until there is room again.
 
 HOUR_MS = 3_600_000
 
@@ -202,7 +202,7 @@ class RetentionOptions:
     delete_hours: frozenset[int] = frozenset({4})  # mechanism E2, deleteWhen
     normal_share: float = 0.75  # mechanism E4: above it expired files go at any hour
     forced_share: float = 0.85  # mechanism E4: from here on files go before they expire; writes resume at or below it
-    refuse_share: float = 0.90  # mechanism E4: from here on writes are refused
+    reject_share: float = 0.90  # mechanism E4: from here on writes are rejected
     clean_forcibly: bool = True
     guard: GuardMode = GuardMode.WARN
     free_bytes_enough: int = 0  # 0: the shares alone count

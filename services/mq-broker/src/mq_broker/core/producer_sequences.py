@@ -5,7 +5,7 @@ same numbers again, before any higher number; those that are stored already are 
 
 Invariants: for each producer and queue the stretches are sorted and share no number; every number from the first
 unanswered one on that was stored is in one of them; a number below it is never stored again; what an older epoch of a
-producer sends late is refused. Reading the log again adds what is missing and changes nothing else.
+producer sends late is rejected. Reading the log again adds what is missing and changes nothing else.
 
 What is remembered has limits, for each kind of producers its own (`producer_table.py`, ADR 114): none loses by what the
 producers of another kind send, and no live pair of producer and queue is forgotten.

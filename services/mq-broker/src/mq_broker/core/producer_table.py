@@ -36,7 +36,7 @@ class ProducersFullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Producers whose ids are from `ids_from` on. One that `must_be_known` is refused when there is no room for it."""
+    """Producers whose ids are from `ids_from` on. One that `must_be_known` is rejected when there is no room for it."""
 
     name: str
     ids_from: int
@@ -176,7 +176,7 @@ class ProducerTable:
             fits = self._forget_silent(now_ms)
         if not fits and now_ms - self._told_ms >= PRODUCER_LIVE_MS:
             self._told_ms = now_ms
-            what = "refused for now" if self.kind.must_be_known else "stored, and a repeat of it is not recognised"
+            what = "rejected for now" if self.kind.must_be_known else "stored, and a repeat of it is not recognised"
             log.warning(
                 "%s: %d pairs of producer and queue take %d bytes (at most %d, and %d for one producer) and all are "
                 "live: what producer %016x sends to another queue is %s",

@@ -161,7 +161,7 @@ class TopicTable:
     def check_update(self, config: TopicConfig) -> None:
         """Raise ValueError, with what is allowed, unless an operator may create or change the topic like this."""
         check_topic(config.topic)
-        _refuse_system_topic(config.topic, "changed")
+        _reject_system_topic(config.topic, "changed")
         for name, count in (("read", config.read_queue_count), ("write", config.write_queue_count)):
             if not 1 <= count <= QUEUE_COUNT_MAX:
                 raise ValueError(f"{count} {name} queues; allowed are 1 to {QUEUE_COUNT_MAX}")
@@ -177,7 +177,7 @@ class TopicTable:
 
     def check_delete(self, topic: str) -> None:
         """Raise ValueError for a system topic, KeyError when there is no such topic."""
-        _refuse_system_topic(topic, "deleted")
+        _reject_system_topic(topic, "deleted")
         if topic not in self._topics:
             raise KeyError(topic)
 
@@ -352,7 +352,7 @@ def is_group_topic(topic: str) -> bool:
     return topic.startswith(GROUP_PREFIXES)
 
 
-def _refuse_system_topic(topic: str, what: str) -> None:
+def _reject_system_topic(topic: str, what: str) -> None:
     if topic in SYSTEM_TOPICS:
         raise ValueError(f"the topic {topic!r} belongs to the queue itself and cannot be {what}")
 

@@ -277,7 +277,7 @@ Servicer = Callable[[Any, Any], Awaitable[Any]]
 
 
 class AbortedCallError(Exception):
-    """The servicer has refused the call."""
+    """The servicer has rejected the call."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -325,7 +325,7 @@ class CallContext:
         return "memory"
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """Refuse the call."""
+        """Reject the call."""
         raise AbortedCallError(code, details)
 
 

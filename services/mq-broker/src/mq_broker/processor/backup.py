@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.store.commit_log import NAME_DIGITS
 from mq_broker.store.consume_queue import ConsumeQueue, Given, QueueKey, encode_numbers
 from mq_broker.store.durability import encode_watermark
@@ -61,10 +61,10 @@ class Backup:
     async def parts(self) -> AsyncGenerator[BackupPart, None]:
         """The copy; a caller that does not read it to its end closes it.
 
-        Raises RefusedError while another one is made, StoreFencedError, OSError.
+        Raises RejectedError while another one is made, StoreFencedError, OSError.
         """
         if self._is_running:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, "another backup is being made; one at a time")
+            raise RejectedError(ResponseCode.SYSTEM_BUSY, "another backup is being made; one at a time")
         self._is_running = True
         copy: StoreCopy | None = None
         try:

@@ -337,7 +337,7 @@ class Broker:
         self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
         self.send_back = SendBack(self.producing, self.topics, self.groups, self.consumer_offsets, self._spans)
         # Polls for messages of a topic or a group that is gone are answered.
-        self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.refuses)
+        self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.rejects)
         self.querying = Querying(self.store)
         self.changing = Changing(self.changes, self.consumer_offsets, self.time)
         self.offsets = Offsets(

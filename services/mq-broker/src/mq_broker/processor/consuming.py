@@ -9,7 +9,7 @@ from enum import IntEnum
 from mq_broker.core.batches import Traffic
 from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.core.documents import CONSUMER_OFFSETS
-from mq_broker.core.limits import CONSUMER_OFFSETS_MAX, RefusedError, TooManyError, first_few
+from mq_broker.core.limits import CONSUMER_OFFSETS_MAX, RejectedError, TooManyError, first_few
 from mq_broker.core.pulling import (
     NO_SLAVE,
     PULL_BYTES_MAX,
@@ -99,7 +99,7 @@ class Pulling:
             raise
         return self._answer(query, plan, *found)
 
-    def refuses(self, query: PullQuery) -> bool:
+    def rejects(self, query: PullQuery) -> bool:
         """Whether it would be answered with anything but messages now."""
         return isinstance(self._admit(query), PullResult)
 
@@ -174,9 +174,9 @@ class Pulling:
         if group is None:
             remark = f"group {query.group!r} does not exist and autoCreateSubscriptionGroup is false"
             return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        return self._refusal(query, group) or group
+        return self._rejection(query, group) or group
 
-    def _refusal(self, query: PullQuery, group: SubscriptionGroup) -> PullResult | None:
+    def _rejection(self, query: PullQuery, group: SubscriptionGroup) -> PullResult | None:
         if not group.consume_enable:
             remark = f"group {query.group!r} may not consume (consumeEnable=false)"
             return PullResult(ResponseCode.NO_PERMISSION, remark)
@@ -298,7 +298,7 @@ class Offsets:
         then this queue was made later, and begins with its first message (ADR 90).
 
         Durable on return: another beginning after a crash would pass over what lies in between. `timestamp_ms` is of
-        CONSUME_FROM_TIMESTAMP. Retries always begin with the first one. Raises RefusedError, OSError.
+        CONSUME_FROM_TIMESTAMP. Retries always begin with the first one. Raises RejectedError, OSError.
         """
         self._check_group(group)
         self._check_queue(topic, queue_id)
@@ -325,10 +325,10 @@ class Offsets:
         the queue has no progress, that is a report from before versions were renewed: the group begins with the first
         message then, because others may have the reported numbers. A slave may not have all that its master has sent to
         members: of what lies beyond its queues they have to say again, to the master, that it is finished. Raises
-        RefusedError when the report of a queue makes no sense; all other reports have been added then.
+        RejectedError when the report of a queue makes no sense; all other reports have been added then.
         """
         self._check_group(group)
-        late, refusals = list[str](), list[RefusedError]()
+        late, rejections = list[str](), list[RejectedError]()
         for topic, queue_id, reported in reports:
             try:
                 self._check_report(topic, queue_id, reported)
@@ -340,19 +340,19 @@ class Offsets:
                     late.append(f"{reported.offset} in queue {queue_id} of {topic}")
                     continue
                 within = self._within(topic, queue_id, reported)
-            except RefusedError as error:
-                refusals.append(error)
+            except RejectedError as error:
+                rejections.append(error)
             else:
                 self.offsets.put(group, topic, queue_id, self.offsets.joined(group, topic, queue_id, within))
-        if refusals:
-            sentence = first_few(refusals)
-            raise RefusedError(refusals[0].code, f"{sentence}; the other queues' progress has been added")
+        if rejections:
+            sentence = first_few(rejections)
+            raise RejectedError(rejections[0].code, f"{sentence}; the other queues' progress has been added")
         return f"left out, because the offsets have been reset since: {first_few(late, ', ')}" if late else ""
 
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Reset the group's offsets to exactly (topic, queue id, offset): all of them, or none when one makes no sense.
 
-        As durable as an acknowledged message on return. Raises RefusedError, on a slave too: what is set anew undoes
+        As durable as an acknowledged message on return. Raises RejectedError, on a slave too: what is set anew undoes
         what is finished, and only one broker may do that.
         """
         require_master(self.store)
@@ -362,7 +362,7 @@ class Offsets:
             self._check_room(group, topic, queue_id)
             self._check_end(topic, queue_id, Progress(offset))
         if len({(topic, queue_id) for topic, queue_id, _ in offsets}) < len(offsets):
-            raise _refusal("each queue can be named once")
+            raise _rejection("each queue can be named once")
         await self.changing.reset(group, offsets)
 
     async def _first_offset(self, topic: str, queue_id: int, where: ConsumeFromWhere, timestamp_ms: int) -> int:
@@ -378,7 +378,7 @@ class Offsets:
         try:
             reported.check()
         except ValueError as error:
-            raise _refusal(f"queue {queue_id} of {topic!r}: {error}") from error
+            raise _rejection(f"queue {queue_id} of {topic!r}: {error}") from error
 
     def _within(self, topic: str, queue_id: int, reported: Progress) -> Progress:
         """What a slave has of it; a master has to have all of it."""
@@ -390,9 +390,9 @@ class Offsets:
     def _check_end(self, topic: str, queue_id: int, progress: Progress) -> None:
         high = self.store.queue_end(topic, queue_id)
         if not 0 <= progress.offset <= high:
-            raise _refusal(f"offset {progress.offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}")
+            raise _rejection(f"offset {progress.offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}")
         if progress.end > high:
-            raise _refusal(
+            raise _rejection(
                 f"the finished offset {progress.end} is beyond the end {high} of queue {queue_id} of {topic!r}"
             )
 
@@ -406,15 +406,15 @@ class Offsets:
         try:
             check_group(group)
         except IllegalNameError as error:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
 
     def _check_room(self, group: str, topic: str, queue_id: int) -> None:
-        """Raise RefusedError when the group has no offset for the queue, and there are too many to make one more."""
+        """Raise RejectedError when the group has no offset for the queue, and there are too many to make one more."""
         offsets = self.offsets
         if offsets.progress(group, topic, queue_id) is not None:
             return
         if offsets.count >= CONSUMER_OFFSETS_MAX:
-            raise _refusal(
+            raise _rejection(
                 f"this broker keeps {offsets.count} offsets of groups and takes no new ones; allowed are "
                 f"{CONSUMER_OFFSETS_MAX}; delete groups that are not needed, with their offsets"
             )
@@ -422,15 +422,15 @@ class Offsets:
             try:
                 self.groups.creations.check_total(offsets.group_count)
             except TooManyError as error:
-                raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+                raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         config = self.topics.get(topic)
         if config is None:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
+            raise RejectedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
         if not 0 <= queue_id < config.queue_count and self.store.queue(topic, queue_id) is None:
-            raise _refusal(f"topic {topic!r} has no queue {queue_id}; it has 0 to {config.queue_count - 1}")
+            raise _rejection(f"topic {topic!r} has no queue {queue_id}; it has 0 to {config.queue_count - 1}")
 
 
-def _refusal(sentence: str) -> RefusedError:
-    return RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+def _rejection(sentence: str) -> RejectedError:
+    return RejectedError(ResponseCode.SYSTEM_ERROR, sentence)

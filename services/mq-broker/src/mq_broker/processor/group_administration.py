@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.limits import RefusedError, first_few
+from mq_broker.core.limits import RejectedError, first_few
 from mq_broker.core.members import Connection, Consumer
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.core.topics import TopicConfig, TopicTable
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def require_known(group: str, groups: SubscriptionGroups, offsets: ConsumerOffsets) -> None:
-    """Raise RefusedError for a group that has neither settings nor an offset here.
+    """Raise RejectedError for a group that has neither settings nor an offset here.
 
     A group that was made by itself a moment before a crash may have its offsets only.
     """
     if groups.get(group) is None and not offsets.topics_of(group):
-        raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
+        raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
 
 
 @dataclass
@@ -56,12 +56,12 @@ class GroupAdministration:
             self.offsets.forget_before(group)
 
     async def update(self, config: SubscriptionGroup) -> None:
-        """Create or change a group; as durable as an acknowledged message on return. Raises RefusedError."""
+        """Create or change a group; as durable as an acknowledged message on return. Raises RejectedError."""
         require_master(self.store)
         try:
             self.groups.check_update(config)
         except ValueError as error:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         topics = self._retry_topic(config)
         said = self.topics.changing.changes.groups_said.get(config.group)
         is_so = self.groups.get(config.group) == config == said and not topics
@@ -70,21 +70,21 @@ class GroupAdministration:
     async def delete(self, group: str, *, clean_offsets: bool) -> None:
         """Forget the group's settings; with `clean_offsets` its offsets too, and what waited to be tried again.
 
-        As durable as an acknowledged message on return. Its dead letters stay. Raises RefusedError.
+        As durable as an acknowledged message on return. Its dead letters stay. Raises RejectedError.
         """
         require_master(self.store)
         try:
             check_changeable(group)
         except ValueError as error:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         try:
             require_known(group, self.groups, self.offsets)
-        except RefusedError:
+        except RejectedError:
             await self.topics.changing.make()  # gone, perhaps, by a deletion that is not everywhere yet
             raise
         if members := self.sessions.members.consumer_ids(group):
             sentence = f"group {group!r} has active members: {first_few(members, ', ')}; stop them first"
-            raise RefusedError(ResponseCode.NO_PERMISSION, sentence)
+            raise RejectedError(ResponseCode.NO_PERMISSION, sentence)
         log.warning("group %s is deleted%s", group, " with its offsets" if clean_offsets else "")
         change = Change(groups={group: None})
         if clean_offsets:  # a later group of this name begins anew: it must not get what this one had to try again
@@ -174,7 +174,7 @@ class ConsumeProgress:
     async def stats(self, group: str, topic: str = "") -> list[QueueProgress]:
         """Every readable queue of the topic, or of each topic for which the group has an offset.
 
-        A topic that is not there has no queues. Raises RefusedError for a group that is unknown; OSError.
+        A topic that is not there has no queues. Raises RejectedError for a group that is unknown; OSError.
         """
         require_known(group, self.groups, self.offsets)
         found = []
@@ -196,7 +196,7 @@ class ConsumeProgress:
         end).
 
         Without `force` no offset moves forward. What is finished beyond an offset that is set is forgotten. Durable on
-        return; returns the changes, and the client ids of the members that were told. Raises RefusedError, OSError.
+        return; returns the changes, and the client ids of the members that were told. Raises RejectedError, OSError.
         """
         require_master(self.store)
         require_known(group, self.groups, self.offsets)
@@ -222,21 +222,21 @@ class ConsumeProgress:
         """Reset the group's offsets to exactly (queue id, offset), and leave the topic's other queues as they are.
 
         All of them, or none when one makes no sense. Durable on return, and returns the same as `reset`. Raises
-        RefusedError, OSError.
+        RejectedError, OSError.
         """
         require_master(self.store)
         require_known(group, self.groups, self.offsets)
         queue_count = self._queue_count(topic)
         if len(dict(offsets)) < len(offsets):
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "each queue can be named once")
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, "each queue can be named once")
         for queue_id, offset in offsets:
             if not 0 <= queue_id < queue_count:
                 sentence = f"topic {topic!r} has no queue {queue_id}; it has 0 to {queue_count - 1}"
-                raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+                raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
             end = self.store.queue_end(topic, queue_id)
             if not 0 <= offset <= end:
                 sentence = f"offset {offset} of queue {queue_id} of {topic!r}; allowed are 0 to {end}"
-                raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+                raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         changes = [
             OffsetChange(queue_id, self.offsets.query(group, topic, queue_id), offset) for queue_id, offset in offsets
         ]
@@ -262,7 +262,7 @@ class ConsumeProgress:
     def _queue_count(self, topic: str) -> int:
         config = self.topics.get(topic)
         if config is None:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
+            raise RejectedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
         return config.queue_count
 
 
@@ -304,12 +304,12 @@ class ClientCommands:
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def connections(self, group: str) -> list[Connection]:
-        """The group's active members, sorted. Raises RefusedError for a group that is unknown."""
+        """The group's active members, sorted. Raises RejectedError for a group that is unknown."""
         require_known(group, self.groups, self.offsets)
         return self.sessions.members.connections(group)
 
     async def running_info(self, group: str, client_id: str) -> object:
-        """The member's report of its state. Raises RefusedError."""
+        """The member's report of its state. Raises RejectedError."""
         self._member(group, client_id)
         return await self._ask(
             group, client_id, RUNNING_INFO_TIMEOUT_S, lambda session, id_: session.get_running_info(id_, group)
@@ -319,13 +319,13 @@ class ClientCommands:
         """The outcome of the message at this place in the member's listener. No offset moves.
 
         The message has to be of a topic to which the member subscribes, or of the group's retry or dead-letter topic.
-        Raises RefusedError, OSError.
+        Raises RejectedError, OSError.
         """
         self._member(group, client_id)
         try:
             record = await self.querying.by_log_offset(log_offset)
         except ValueError as error:
-            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, str(error)) from error
+            raise RejectedError(ResponseCode.QUERY_NOT_FOUND, str(error)) from error
         _require_consumable(decode_record(record), client_id, self._member(group, client_id))
         return await self._ask(
             group,
@@ -347,7 +347,7 @@ class ClientCommands:
         for pending in self._pending.values():
             if pending.session is session and not pending.answer.done():
                 sentence = "the client's session has ended before it answered"
-                pending.answer.set_exception(RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence))
+                pending.answer.set_exception(RejectedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence))
 
     def _member(self, group: str, client_id: str) -> Consumer:
         consumer = self.sessions.members.consumer(client_id, group)
@@ -369,24 +369,24 @@ class ClientCommands:
                 answer = await pending.answer
         except TimeoutError:
             sentence = f"{client_id!r} has not answered within {timeout_s:g} s"
-            raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence) from None
+            raise RejectedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence) from None
         finally:
             del self._pending[command_id]
         if answer.code is not ResponseCode.SUCCESS:
-            raise RefusedError(answer.code, answer.remark)
+            raise RejectedError(answer.code, answer.remark)
         return answer.result
 
 
-def _not_online(group: str, client_id: str) -> RefusedError:
-    return RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id!r} is no active member of group {group!r}")
+def _not_online(group: str, client_id: str) -> RejectedError:
+    return RejectedError(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id!r} is no active member of group {group!r}")
 
 
 def _require_consumable(record: Record, client_id: str, consumer: Consumer) -> None:
-    """Raise RefusedError unless the record is one that the consumer could get by itself, now or before it gave up."""
+    """Raise RejectedError unless the record is one that the consumer could get by itself, now or before it gave up."""
     if record.topic in WAITING_TOPICS:
         sentence = f"the record at {record.log_offset} still waits for its delivery"
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
     own = {retry_topic(consumer.group), dlq_topic(consumer.group)}
     if record.topic not in consumer.topics() | own:
         sentence = f"the record at {record.log_offset} is of topic {record.topic!r}, to which {client_id!r}"
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{sentence} does not subscribe in group {consumer.group!r}")
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, f"{sentence} does not subscribe in group {consumer.group!r}")

@@ -48,7 +48,7 @@ SLOTS_AT_ONCE = 1_024  # looked at in one step of the event loop: well under a m
 class HalfCopies:
     """Writes copies and tells the table of them.
 
-    Invariants: a copy says all that its half said, with its checks counted; a half whose copy the log refuses stays
+    Invariants: a copy says all that its half said, with its checks counted; a half whose copy the log rejects stays
     where it was; what is damaged is put aside and never stops the others.
     """
 

@@ -17,7 +17,7 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delays import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, traced
-from mq_broker.core.limits import RefusedError, TooManyError
+from mq_broker.core.limits import RejectedError, TooManyError
 from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences, SequenceError
 from mq_broker.core.producer_table import ProducersFullError, Stretch
 from mq_broker.core.rewrite import Failure, arriving_batch, retry_batch, schedule_batch
@@ -213,8 +213,8 @@ class Producing:
     def _complete(self, incoming: IncomingBatch, repeat: _Repeat, store_ms: int) -> BatchOutcome:
         """Store what is missing of a repeated batch; the outcome says where all of it stands.
 
-        Only a crash in the middle of a write leaves something missing. Should the store refuse it then, the whole batch
-        is answered as refused, and what is there already may come a second time.
+        Only a crash in the middle of a write leaves something missing. Should the store reject it then, the whole batch
+        is answered as rejected, and what is there already may come a second time.
         """
         places = list(repeat.known)
         for batch_sequence, batch in repeat.missing:
@@ -338,8 +338,8 @@ class SendBack:
 
         A group without retry queues gets nothing back, and no dead letter either, as in RocketMQ.
 
-        With the `version` of its progress a member of the group is refused when this broker has other renewals: its log
-        is not the one from which the member got the message, and a retry here would not make up for it.
+        With the `version` of its progress a member of the group is rejected when this broker has other renewals: its
+        log is not the one from which the member got the message, and a retry here would not make up for it.
         """
         try:
             known = self._group(group, client)
@@ -357,7 +357,7 @@ class SendBack:
                 failure=failure,
             )
             log_end = await self._store(batch, known, record.store_timestamp_ms)
-        except RefusedError as error:
+        except RejectedError as error:
             return SentBack(error.code, str(error))
         except StoreError as error:
             return SentBack(code_of(error), str(error))
@@ -366,32 +366,32 @@ class SendBack:
         return SentBack(ResponseCode.SUCCESS, log_end=log_end)
 
     def _group(self, group: str, client: str) -> SubscriptionGroup:
-        """Raises RefusedError."""
+        """Raises RejectedError."""
         require_master(self.producing.store)
         try:
             known = self.groups.get_or_create(group, client)
         except (IllegalNameError, TooManyError) as error:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
         if known is None:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
         return known
 
     async def _record(self, group: str, log_offset: int, version: int | None) -> Record:
-        """The message that comes back. Raises RefusedError, OSError."""
+        """The message that comes back. Raises RejectedError, OSError."""
         store = self.producing.store
         try:
             record = await store.reader.read_record(log_offset)
         except ValueError as error:
-            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, str(error)) from error
+            raise RejectedError(ResponseCode.QUERY_NOT_FOUND, str(error)) from error
         if not store.is_message(record):
-            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, f"no message begins at offset {log_offset}")
+            raise RejectedError(ResponseCode.QUERY_NOT_FOUND, f"no message begins at offset {log_offset}")
         if record.topic in WAITING_TOPICS:
             sentence = f"the record at {log_offset} still waits for its delivery"
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         progress = self.offsets.progress(group, record.topic, record.queue_id)
         if version is not None and progress is not None and not progress.has_renewals_of(version):
             sentence = "the member got the message from another log than this one; it has to pull from here first"
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, sentence)
+            raise RejectedError(ResponseCode.SYSTEM_BUSY, sentence)
         return record
 
     async def _store(self, batch: Batch, group: SubscriptionGroup, stored_ms: int) -> int:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from mq_broker.core.batches import Batch, runs
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delays import DelayProgress
-from mq_broker.core.limits import RECALL_ENTRIES_MAX, RefusedError
+from mq_broker.core.limits import RECALL_ENTRIES_MAX, RejectedError
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
 from mq_broker.core.topics import level_of
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
@@ -45,7 +45,7 @@ class NewTime:
     def due_ms(self, now_ms: int) -> int:
         """The due time by the clock that it follows, which shows `now_ms`; it is not before that.
 
-        Raises RefusedError when it is too far away or makes no sense.
+        Raises RejectedError when it is too far away or makes no sense.
         """
         due_ms = now_ms + self.delay_ms if self.delay_ms is not None else self.deliver_ms
         if due_ms is None or due_ms < 0 or (self.delay_ms is not None and self.delay_ms < 0):
@@ -113,7 +113,7 @@ class Recalling:
         """Take back the messages of the topic that have the key and wait, or have them wait for `new_time`.
 
         No messages: none with the key waits or has waited here. Asking again changes nothing more, but for the new
-        time. Raises RefusedError or OSError; then some of it may have happened.
+        time. Raises RejectedError or OSError; then some of it may have happened.
         """
         require_master(self.store)
         if not topic or not key:
@@ -126,11 +126,11 @@ class Recalling:
             async with self._turn(topic, key):  # one recall of a key sees all that another one has done
                 return await self._recall(topic, key, new_time)
         except NotReplicatedError as error:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, str(error)) from error
+            raise RejectedError(ResponseCode.SYSTEM_BUSY, str(error)) from error
         except StoreError as error:
-            raise RefusedError(code_of(error), str(error)) from error
+            raise RejectedError(code_of(error), str(error)) from error
         except ValueError as error:  # a waiting record that is damaged, or has just been deleted
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            raise RejectedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     @asynccontextmanager
     async def _turn(self, topic: str, key: str) -> AsyncIterator[None]:
@@ -269,24 +269,24 @@ class Recalling:
         return await self._look(look())
 
     async def _look(self, look: Iterator[int | FoundT]) -> FoundT:
-        """What the index finds of all that was stored until now. Raises RefusedError, StoreError, OSError."""
+        """What the index finds of all that was stored until now. Raises RejectedError, StoreError, OSError."""
         await self.store.wait_acknowledged()
         end = self.store.log_end
         await self.store.index.catch_up()
         if self.store.index.indexed_end < end:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, "the index is behind the log; ask again in a moment")
+            raise RejectedError(ResponseCode.SYSTEM_BUSY, "the index is behind the log; ask again in a moment")
         return await self.querying.in_steps(look)
 
 
 def _limited(matches: Iterator[FoundT]) -> Iterator[FoundT]:
-    """The matches. Raises RefusedError behind `RECALL_ENTRIES_MAX` of them: half of a search decides nothing."""
+    """The matches. Raises RejectedError behind `RECALL_ENTRIES_MAX` of them: half of a search decides nothing."""
     yield from islice(matches, RECALL_ENTRIES_MAX)
     if next(matches, None) is not None:
         raise _illegal(f"more than {RECALL_ENTRIES_MAX:,} messages have had the key; recall by a key that fewer have")
 
 
-def _illegal(sentence: str) -> RefusedError:
-    return RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+def _illegal(sentence: str) -> RejectedError:
+    return RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
 
 
 def _last_of_each(waiting: Sequence[_Waiting]) -> list[_Waiting]:

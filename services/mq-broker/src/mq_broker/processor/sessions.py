@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.documents import QUEUE_LOCKS
-from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX, RefusedError, TooManyError, first_few
+from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX, RejectedError, TooManyError, first_few
 from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, Consumer, GroupMembers, LockedQueue, QueueLocks
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable, is_group_topic
@@ -69,7 +69,7 @@ class Sessions:
     def heartbeat(self, session: Session, said: ClientGroups) -> tuple[ResponseCode, str]:
         """A heartbeat of a client. Its consumer groups get their retry topics.
 
-        Anything but SUCCESS is the code of the first refusal. The sentence has the first ones, and with them groups
+        Anything but SUCCESS is the code of the first rejection. The sentence has the first ones, and with them groups
         that do not take the client; it leaves all of those, and is a member of the others. CLIENT_ID_IN_USE: another
         active process has the client id, and this session changes nothing.
         """
@@ -77,14 +77,14 @@ class Sessions:
         if rival is not None:
             log.warning("client id %s is in use: %s rejected for %s", said.client_id, said.connection, rival)
             return ResponseCode.CLIENT_ID_IN_USE, _in_use(said.client_id, rival)
-        groups, refusals = self.rules.apply(said)
+        groups, rejections = self.rules.apply(said)
         for consumer in groups.consumers:
             if (known := self.groups.get(consumer.group)) is not None:
                 self.ensure_retry_topic(known)
         self._tell(self.members.heartbeat(groups, session, self.time.now_ms()))
-        if not refusals:
+        if not rejections:
             return ResponseCode.SUCCESS, ""
-        return refusals[0].code, first_few(refusals)
+        return rejections[0].code, first_few(rejections)
 
     def ensure_retry_topic(self, group: SubscriptionGroup) -> None:
         """The group's retry topic has the queues that it should; its members read it, though nothing be retried.
@@ -164,37 +164,37 @@ class MembershipRules(Generic[S]):
     Decides which of the groups that a heartbeat names the client may join.
 
     Invariants: a client that is a member already, and says the same again, is not checked twice; a client that is
-    refused by one group is a member of all others that it names.
+    rejected by one group is a member of all others that it names.
     """
 
     groups: SubscriptionGroups
     members: GroupMembers[S]
     parse_filter: ParseFilter
 
-    def apply(self, said: ClientGroups) -> tuple[ClientGroups, list[RefusedError]]:
-        """The heartbeat without the groups that refuse the client, and the refusals.
+    def apply(self, said: ClientGroups) -> tuple[ClientGroups, list[RejectedError]]:
+        """The heartbeat without the groups that reject the client, and the rejections.
 
         A consumer group that is not there is made, when that is allowed.
         """
-        refusals: list[RefusedError] = []
+        rejections: list[RejectedError] = []
         producer_groups: list[str] = []
         consumers: list[Consumer] = []
         for group in sorted(said.producer_groups):
             try:
                 _check_name(group)
                 producer_groups.append(group)
-            except RefusedError as refusal:
-                refusals.append(refusal)
+            except RejectedError as rejection:
+                rejections.append(rejection)
         for consumer in said.consumers:
             try:
                 self._check(said, consumer)
                 consumers.append(consumer)
-            except RefusedError as refusal:
-                refusals.append(refusal)
-        return replace(said, producer_groups=frozenset(producer_groups), consumers=tuple(consumers)), refusals
+            except RejectedError as rejection:
+                rejections.append(rejection)
+        return replace(said, producer_groups=frozenset(producer_groups), consumers=tuple(consumers)), rejections
 
     def _check(self, said: ClientGroups, consumer: Consumer) -> None:
-        """Raise RefusedError unless the client may be a member as it says. Turning a switch off expels no member."""
+        """Raise RejectedError unless the client may be a member as it says. Turning a switch off expels no member."""
         if self.members.consumer(said.client_id, consumer.group) == consumer:
             return
         _check_name(consumer.group)
@@ -203,16 +203,16 @@ class MembershipRules(Generic[S]):
             group = self.groups.get_or_create(consumer.group, said.connection)
         except TooManyError as error:
             sentence = f"group {consumer.group!r} does not exist: {error}"
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence) from error
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence) from error
         if group is None:
             sentence = f"group {consumer.group!r} does not exist and autoCreateSubscriptionGroup is false"
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence)
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence)
         if group.different_subscriptions_allowed:
             return
         difference = self.members.difference(said.client_id, consumer)
         if difference is not None:
             sentence = f"group {consumer.group!r}: {difference}; {HOW_TO_CHANGE}"
-            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_CONSISTENT, sentence)
+            raise RejectedError(ResponseCode.SUBSCRIPTION_NOT_CONSISTENT, sentence)
 
     def _check_subscriptions(self, consumer: Consumer) -> None:
         for one in consumer.subscriptions:
@@ -220,14 +220,14 @@ class MembershipRules(Generic[S]):
                 self.parse_filter(one.expression_type, one.expression)
             except (ValueError, PermissionError) as error:
                 sentence = f"group {consumer.group!r}, topic {one.topic!r}: {error}"
-                raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, sentence) from error
+                raise RejectedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, sentence) from error
 
 
 def _check_name(group: str) -> None:
     try:
         check_group(group)
     except IllegalNameError as error:
-        raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+        raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
 
 
 async def _no_name_server() -> None:
@@ -306,7 +306,7 @@ class QueueLocking:
         """Those of the queues that the member holds now, for 60 s; the others belong to another member, or to no topic.
 
         A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
-        RefusedError for a client that is no member, and on a slave; OSError.
+        RejectedError for a client that is no member, and on a slave; OSError.
         """
         require_master(self.store)
         self._require_member(group, client_id, incarnation)
@@ -322,7 +322,7 @@ class QueueLocking:
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = "") -> None:
         """Give back what the client holds of the queues, member or not, and wake members that may wait for it.
 
-        Raises RefusedError on a slave.
+        Raises RejectedError on a slave.
         """
         require_master(self.store)
         if self.locks.unlock(group, _holder(client_id, incarnation), queues):
@@ -334,9 +334,9 @@ class QueueLocking:
         if has_id and members.consumer(client_id, group) is not None:
             return
         if self.groups.get(group) is None:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
+            raise RejectedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
         sentence = f"{client_id!r} is no active member of group {group!r}; only members lock its queues"
-        raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence)
+        raise RejectedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence)
 
     def _exists(self, queue: LockedQueue) -> bool:
         config = self.topics.get(queue.topic)

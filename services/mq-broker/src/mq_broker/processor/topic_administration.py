@@ -1,4 +1,6 @@
-"""Topics created, changed, deleted and counted for an operator, and refusals of operators' changes (mechanism N11)."""
+"""Topics created, changed, deleted and counted for an operator, and rejections of operators' changes (mechanism
+N11).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.querying import Querying
 from mq_broker.store.changes import Change, Changes, forget_offsets
@@ -62,29 +64,29 @@ class TopicAdministration:
     async def update(self, config: TopicConfig) -> None:
         """Create or change a topic; as durable as an acknowledged message on return.
 
-        A queue that holds messages stays readable: RefusedError says which ones do and what can be changed already.
+        A queue that holds messages stays readable: RejectedError says which ones do and what can be changed already.
         """
         require_master(self.store)
-        self._refuse_to_hide_messages(config)
+        self._reject_hiding_messages(config)
         try:
             self.topics.check_update(config)
         except ValueError as error:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         is_so = self.topics.get(config.topic) == config == self.changing.changes.topics_said.get(config.topic)
         await self.changing.make(None if is_so else Change(topics={config.topic: config}))
 
     async def delete(self, topic: str) -> None:
         """The topic, what it holds and the groups' offsets in it are gone for all clients; as durable as an
-        acknowledged message on return. Raises RefusedError.
+        acknowledged message on return. Raises RejectedError.
         """
         require_master(self.store)
         try:
             self.topics.check_delete(topic)
         except ValueError as error:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except KeyError:
             await self.changing.make()  # gone, perhaps, by a deletion that is not everywhere yet
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist") from None
+            raise RejectedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist") from None
         queues = self.store.queues.of_topic(topic)
         log.warning("topic %s is deleted, with %d messages", topic, sum(q.max_offset - q.min_offset for q in queues))
         await self.changing.make(Change(topics={topic: None}, deleted_below={topic: self.next_offsets(topic)}))
@@ -94,10 +96,10 @@ class TopicAdministration:
         return {queue.queue_id: queue.max_offset for queue in self.store.queues.of_topic(topic)}
 
     async def stats(self, topic: str) -> list[QueueStats]:
-        """Every queue of the topic. Raises RefusedError, OSError."""
+        """Every queue of the topic. Raises RejectedError, OSError."""
         config = self.topics.get(topic)
         if config is None:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
+            raise RejectedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
         found = []
         for queue_id in range(config.queue_count):
             low, high = self.store.queue_bounds(topic, queue_id)
@@ -106,8 +108,8 @@ class TopicAdministration:
             found.append(QueueStats(queue_id, low, high, stored_ms, size))
         return found
 
-    def _refuse_to_hide_messages(self, config: TopicConfig) -> None:
-        """Raise RefusedError if messages that can be read now, or that no queue would hold, could not be read then."""
+    def _reject_hiding_messages(self, config: TopicConfig) -> None:
+        """Raise RejectedError if messages that can be read now, or that no queue would hold, could not be read then."""
         now = self.topics.get(config.topic)
         if now is None:
             return
@@ -122,7 +124,7 @@ class TopicAdministration:
             return
         ids = sorted(queue.queue_id for queue in holding)
         count = sum(queue.max_offset - queue.min_offset for queue in holding)
-        raise RefusedError(
+        raise RejectedError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"{config.read_queue_count} read queues are too few for topic {config.topic!r}: its queues "
             f"{', '.join(map(str, ids))} hold {count} messages; keep {ids[-1] + 1} read queues, reduce only "
@@ -135,11 +137,11 @@ Moved = tuple[str, int, Progress]  # topic, queue id, where a group goes on
 
 @dataclass
 class Changing:
-    """What operators change, as the processors of their requests make it: refused with a code and a sentence.
+    """What operators change, as the processors of their requests make it: rejected with a code and a sentence.
 
     The processors' way to change something.
 
-    Invariant: what returns is as durable as an acknowledged message, and what is refused has changed nothing, but for
+    Invariant: what returns is as durable as an acknowledged message, and what is rejected has changed nothing, but for
     FLUSH_SLAVE_TIMEOUT: that is made here, and may yet be lost with this master.
     """
 
@@ -150,7 +152,7 @@ class Changing:
     async def make(self, change: Change | None = None, made: Callable[[], None] = lambda: None) -> None:
         """Make the change, or have those before it acknowledged: what is as it should be may not be everywhere yet.
 
-        Raises RefusedError: with FLUSH_SLAVE_TIMEOUT it is made, and may yet be lost with this master.
+        Raises RejectedError: with FLUSH_SLAVE_TIMEOUT it is made, and may yet be lost with this master.
         """
         try:
             if change is None:
@@ -158,7 +160,7 @@ class Changing:
             else:
                 await self.changes.make(change, self.time.stamp_ms(), made)
         except StoreError as error:
-            raise RefusedError(code_of(error), str(error)) from error
+            raise RejectedError(code_of(error), str(error)) from error
 
     async def reset(
         self,
@@ -166,7 +168,9 @@ class Changing:
         offsets: Sequence[tuple[str, int, int]],
         made: Callable[[Sequence[Moved]], None] = lambda _moved: None,
     ) -> None:
-        """Let the group go on exactly at (topic, queue id, offset); `made` hears of it at once. Raises RefusedError."""
+        """Let the group go on exactly at (topic, queue id, offset); `made` hears of it at once. Raises
+        RejectedError.
+        """
         moved = [
             (topic, queue_id, self.offsets.after_reset(group, topic, queue_id, offset))
             for topic, queue_id, offset in offsets
@@ -175,13 +179,13 @@ class Changing:
         await self.make(Change(resets=resets) if moved else None, lambda: made(moved))
 
 
-# Refusals of a slave, and the response codes for errors of the store.
+# Rejections of a slave, and the response codes for errors of the store.
 
 NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
 
 
 def code_of(error: StoreError) -> ResponseCode:
-    """The code for what the store refuses."""
+    """The code for what the store rejects."""
     if isinstance(error, NotMasterError):
         return ResponseCode.NOT_LEADER_FOR_QUEUE
     if isinstance(error, StoreFencedError):
@@ -192,6 +196,8 @@ def code_of(error: StoreError) -> ResponseCode:
 
 
 def require_master(store: MessageStore) -> None:
-    """Raise RefusedError on a slave, and on a master that has stepped down: what is asked for is the master's alone."""
+    """Raise RejectedError on a slave, and on a master that has stepped down: what is asked for is the master's
+    alone.
+    """
     if store.follows:
-        raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)
+        raise RejectedError(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)

@@ -14,7 +14,7 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delays import DelayLevels
 from mq_broker.core.halves import committed_batch, mark_batch, op_batch, parked_batch, parked_half
 from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, note, traced
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.rewrite import arriving_batch, promised_queue, schedule_batch
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transactions import (
@@ -259,16 +259,16 @@ class TransactionAdministration:
     async def undecided(self, phase: Phase | None, group: str, max_transactions: int) -> tuple[list[Transaction], bool]:
         """The oldest transactions of a phase (None: both) and of a group (empty: all), and whether there are more.
 
-        0 transactions: 32. What cannot be read is listed without topic and keys. Raises RefusedError.
+        0 transactions: 32. What cannot be read is listed without topic and keys. Raises RejectedError.
         """
         require_master(self.store)  # a slave knows of open transactions only when it becomes the master
         if not 0 <= max_transactions <= QUERY_MESSAGES_MAX:
             sentence = f"{max_transactions} transactions; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default"
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         columns = {Phase.PREPARED: self.table.open, Phase.PARKED: self.table.in_parking}
         if phase is not None and phase not in columns:
             sentence = f"transactions that are {phase.value} are not listed, only those that are prepared or parked"
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         wanted = max_transactions or QUERY_MESSAGES_DEFAULT
         oldest = await _oldest([of for one, of in columns.items() if phase in (None, one)], group, wanted + 1)
         found = []
@@ -281,12 +281,12 @@ class TransactionAdministration:
     async def get(self, id_: str) -> tuple[Transaction, bytes, str]:
         """The transaction, its message as a record under its own topic, and why there is none if so.
 
-        Raises RefusedError for a transaction that is unknown here.
+        Raises RejectedError for a transaction that is unknown here.
         """
         require_master(self.store)
         half, phase = self.table.undecided(id_), self.table.phase(id_)
         if phase is None:
-            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
+            raise RejectedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
         if half is None:
             return Transaction(id_, phase), b"", ""
         try:
@@ -298,19 +298,19 @@ class TransactionAdministration:
     async def decide(self, id_: str, state: TransactionState) -> Phase:
         """Commit or roll back what is undecided, durably; returns how the transaction has ended, now or before.
 
-        Raises RefusedError.
+        Raises RejectedError.
         """
         require_master(self.store)
         if state is TransactionState.UNKNOW:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a decision is COMMIT_MESSAGE or ROLLBACK_MESSAGE")
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, "a decision is COMMIT_MESSAGE or ROLLBACK_MESSAGE")
         try:
             phase = await self.transactions.decide(id_, state)
         except StoreError as error:
-            raise RefusedError(code_of(error), str(error)) from error
+            raise RejectedError(code_of(error), str(error)) from error
         except (OSError, ValueError) as error:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            raise RejectedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if phase is None:
-            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
+            raise RejectedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
         return phase
 
     async def _record(self, half: Half) -> Record | None:

@@ -22,7 +22,7 @@ from mq_broker.replication.frames import (
     Probe,
     ProbeAnswer,
     ProgressEntries,
-    Refusal,
+    Rejection,
     ReplicaEvent,
     ReplicaHello,
     Report,
@@ -138,7 +138,7 @@ class ReplicaFeed:
         if remark:
             level = logging.INFO if remark == RESTORED else logging.WARNING  # the slave comes again every second
             log.log(level, "the link of slave %s ends: %s", self.name, remark)
-            await self._refuse(remark)
+            await self._reject(remark)
 
     async def _run(self) -> None:
         await self._greet()
@@ -325,8 +325,8 @@ class ReplicaFeed:
         if self.is_following:
             await self._say_last(self._beat())
 
-    async def _refuse(self, remark: str) -> None:
-        await self._say_last(Refusal(remark))
+    async def _reject(self, remark: str) -> None:
+        await self._say_last(Rejection(remark))
 
     async def _say_last(self, event: MasterEvent) -> None:
         try:

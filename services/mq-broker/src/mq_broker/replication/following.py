@@ -23,7 +23,7 @@ from mq_broker.replication.frames import (
     Probe,
     ProbeAnswer,
     ProgressEntries,
-    Refusal,
+    Rejection,
     ReplicaEvent,
     ReplicaFrame,
     ReplicaHello,
@@ -140,7 +140,7 @@ class Following:
         while isinstance(action, Compare):
             action = search.step(await self._compare(action))
         match action:
-            case Refuse(remark):
+            case Reject(remark):
                 raise LinkError(remark)
             case CutLog(cut):
                 await self._prepare_cut(cut)
@@ -275,8 +275,8 @@ class Following:
         frame = await heard(self._node.clock, self._link.receive)
         if frame is None:
             raise LinkError("the master has ended the link")
-        if isinstance(frame.event, Refusal):
-            raise LinkError(f"the master refuses: {frame.event.remark}")
+        if isinstance(frame.event, Rejection):
+            raise LinkError(f"the master rejects: {frame.event.remark}")
         if frame.epoch < self._epoch:
             raise LinkError(f"the master is in epoch {frame.epoch}, and epoch {self._epoch} has begun")
         return frame
@@ -328,7 +328,7 @@ class StartFollowing:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Reject:
     """This is no master to follow; the remark is a sentence for an operator."""
 
     remark: str
@@ -340,7 +340,7 @@ TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restor
     "folder: it has what the other one lacks"
 )
 
-Action = Compare | CutLog | StartFollowing | Refuse
+Action = Compare | CutLog | StartFollowing | Reject
 
 
 @dataclass
@@ -377,19 +377,19 @@ class Reconciliation:
         """The next step."""
         match event:
             case Greeted(epoch, hello):
-                return self._refusal(epoch, hello) or self._first(hello)
+                return self._rejection(epoch, hello) or self._first(hello)
             case Compared(end, matches):
                 return self._next(end, matches=matches)
 
-    def _refusal(self, epoch: Epoch, hello: MasterHello) -> Refuse | None:
+    def _rejection(self, epoch: Epoch, hello: MasterHello) -> Reject | None:
         if hello.protocol_version > PROTOCOL_VERSION:
-            return Refuse(f"the master speaks version {hello.protocol_version}; this broker knows {PROTOCOL_VERSION}")
+            return Reject(f"the master speaks version {hello.protocol_version}; this broker knows {PROTOCOL_VERSION}")
         if hello.replica_id == self.replica_id:
-            return Refuse("the master has this broker's own replica id: one store is a copy of the other")
+            return Reject("the master has this broker's own replica id: one store is a copy of the other")
         if epoch < self.epoch:
-            return Refuse(f"the master is in epoch {epoch}, and epoch {self.epoch} has begun: it has been superseded")
+            return Reject(f"the master is in epoch {epoch}, and epoch {self.epoch} has begun: it has been superseded")
         if epoch.term == self.epoch.term and self.master_id not in ("", hello.replica_id):  # a successor begins a term
-            return Refuse(
+            return Reject(
                 f"there are two masters in term {epoch.term}: {self.master_id}, which this broker has followed in "
                 f"epoch {self.epoch}, and {hello.replica_id} in {epoch}, with another store, as after a restore; "
                 f"{TWO_WAYS_OUT}"
@@ -433,10 +433,10 @@ class Reconciliation:
             return self._without_match()
         return StartFollowing(self.end) if self._same == self.end else CutLog(Cut(self._same))
 
-    def _without_match(self) -> CutLog | Refuse:
+    def _without_match(self) -> CutLog | Reject:
         if self._anew_at is not None:
             return CutLog(Cut(self.begin, self._anew_at))
-        return Refuse(
+        return Reject(
             f"no record of this log, from {self.begin} to {self.end}, is in the master's: they are different brokers' "
             "stores, or this one is of another time; start the slave with an empty storePathRootDir"
         )

@@ -123,14 +123,14 @@ class MasterHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Why the master ends the stream."""
 
     remark: str
 
 
 ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries | LeaveNotice
-MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | MasterHeartbeat | Refusal
+MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | MasterHeartbeat | Rejection
 
 
 @dataclass(frozen=True, slots=True)

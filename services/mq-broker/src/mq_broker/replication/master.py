@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import replace
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import (
     FORMER_MASTER_ID,
     NO_EPOCH,
@@ -224,10 +224,10 @@ class MasterReplication:
     async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
         """Accept nothing more, durably, and go on feeding slaves: where the log ends now, and the role until now.
 
-        Raises RefusedError when `epoch` is not the present one; OSError: then the outcome is unknown, ask again.
+        Raises RejectedError when `epoch` is not the present one; OSError: then the outcome is unknown, ask again.
         """
         if epoch != self.epoch:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is in epoch {self.epoch}, not {epoch}")
+            raise RejectedError(ResponseCode.SYSTEM_ERROR, f"this broker is in epoch {self.epoch}, not {epoch}")
         self._stop_writes("it has stepped down for another master")
         await self._node.store.sync()
         await self._node.remember(lambda state: state.stepped_down())
@@ -243,11 +243,11 @@ class MasterReplication:
         whole: bool = False,
         queue_locks: bytes = b"",
     ) -> None:
-        """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
+        """Be the master, again after it has stepped down. Raises RejectedError, OSError."""
         if self._node.file.state.role.is_master and not self.is_restored:
             if term == self.epoch.term:
                 return
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
+            raise RejectedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
         await promote(self._node, term, log_end, role, epoch, whole=whole, queue_locks=queue_locks)
         self.reopen.set()
 
@@ -257,16 +257,16 @@ class MasterReplication:
         return [feed.name for feed in feeds if feed.is_following and feed.reported.written_offset < log_offset]
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
-        """Follow this master from now on. Raises RefusedError when it has not stepped down, OSError."""
+        """Follow this master from now on. Raises RejectedError when it has not stepped down, OSError."""
         if self._node.file.state.role.is_master and epoch <= self.epoch:
             sentence = f"this broker is the master in epoch {self.epoch}: have it step down first"
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+            raise RejectedError(ResponseCode.SYSTEM_ERROR, sentence)
         self._stop_writes(f"a master in epoch {epoch} has taken over")
         await become_slave(self._node, broker_id, master_ha_address)
         self.reopen.set()
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
-        """There is a master with this epoch. Raises OSError; writes are refused all the same.
+        """There is a master with this epoch. Raises OSError; writes are rejected all the same.
 
         A restored one becomes the slave of a master that is running, and otherwise waits for an operator.
         """
@@ -294,7 +294,7 @@ class MasterReplication:
             await self._node.remember(lambda state: replace(state, is_restored=False))
             self.reopen.set()
 
-    def refused(self, remark: str) -> None:
+    def rejected(self, remark: str) -> None:
         """A name server does not take this broker as the master."""
         if self.is_restored:
             self._accepted_since, self._reason = None, remark

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mq_broker.core.broker_time import BrokerTime, HeardClocks, MasterTime
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.documents import QUEUE_LOCKS
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import QueueLocks
 from mq_broker.core.replica_state import (
     NO_EPOCH,
@@ -231,26 +231,26 @@ class StateExchange:
 async def promote(
     node: Node, term: int, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool, queue_locks: bytes
 ) -> None:
-    """Write down that this broker is the master. Raises RefusedError, StoreFencedError, OSError.
+    """Write down that this broker is the master. Raises RejectedError, StoreFencedError, OSError.
 
     `whole`: the master of `epoch` has stepped down, and its log ends at `log_end`. `queue_locks`: what it has answered.
     """
     seen = node.file.state.epoch
     if not role.is_master:
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"{role.name} is no role of a master")
+        raise RejectedError(ResponseCode.SYSTEM_ERROR, f"{role.name} is no role of a master")
     if term <= seen.term:
         sentence = f"term {term}; this broker has seen epoch {seen}, so it has to be a greater one"
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+        raise RejectedError(ResponseCode.SYSTEM_ERROR, sentence)
     if epoch not in (NO_EPOCH, seen):
         sentence = f"this broker has followed the master of epoch {seen}, and not that of epoch {epoch}"
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+        raise RejectedError(ResponseCode.SYSTEM_ERROR, sentence)
     if node.file.state.cut is not None:
         sentence = "the log of this broker is about to be cut to what its master has; ask again in a moment"
-        raise RefusedError(ResponseCode.SYSTEM_BUSY, sentence)
+        raise RejectedError(ResponseCode.SYSTEM_BUSY, sentence)
     await node.store.sync()
     if node.store.log_end < log_end:
         sentence = f"the log of this broker ends at {node.store.log_end}, and has to reach {log_end}"
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+        raise RejectedError(ResponseCode.SYSTEM_ERROR, sentence)
     has_all = whole and epoch == seen and node.store.log_end == log_end
     _take_over_locks(node, term, queue_locks if epoch == seen else b"")
     await node.store.persist(QUEUE_LOCKS)
@@ -267,7 +267,7 @@ def _take_over_locks(node: Node, term: int, document: bytes) -> None:
         node.locks.succeed(decode_document(document) if document else None, node.file.state.epoch.term, term)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         sentence = f"queue_locks is not what a master that steps down answers: {error!r}"
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from error
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from error
 
 
 async def become_slave(node: Node, broker_id: int, master_ha_address: str) -> None:

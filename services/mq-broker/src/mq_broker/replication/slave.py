@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, HaStatus
 from mq_broker.replication.following import Following
-from mq_broker.replication.frames import Connect, LinkError, MasterFrame, MasterLink, Refusal
+from mq_broker.replication.frames import Connect, LinkError, MasterFrame, MasterLink, Rejection
 from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_slave, promote, stop
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
@@ -128,7 +128,7 @@ class SlaveReplication:
     async def serve(self, link: MasterLink) -> None:
         """Slaves feed no other slave."""
         with contextlib.suppress(LinkError):
-            await link.send(MasterFrame(self.epoch, Refusal("this broker is a slave itself")))
+            await link.send(MasterFrame(self.epoch, Rejection("this broker is a slave itself")))
 
     def behind(self, _log_offset: int) -> list[str]:
         """A slave has no slaves."""
@@ -142,7 +142,7 @@ class SlaveReplication:
     async def accepted(self) -> None:
         """A slave is registered like any other."""
 
-    def refused(self, remark: str) -> None:
+    def rejected(self, remark: str) -> None:
         """A slave is no rival."""
 
     def master_found(self, ha_address: str) -> None:
@@ -158,8 +158,8 @@ class SlaveReplication:
     # --------------------------------------------------------------------------------------- operators
 
     async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
-        """Raises RefusedError: it is no master."""
-        raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
+        """Raises RejectedError: it is no master."""
+        raise RejectedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
 
     async def promote(
         self,
@@ -175,7 +175,7 @@ class SlaveReplication:
 
         `whole`: the log of the master that has stepped down ends at `log_end` for good; `queue_locks` are what it
         has left. Where that master has not told all progress since this broker's start, something may be missing.
-        Raises RefusedError when the
+        Raises RejectedError when the
         log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this slave has
         followed last; OSError.
         """

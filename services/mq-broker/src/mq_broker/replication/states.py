@@ -85,7 +85,7 @@ class StatesOut:
 
     @property
     def _has_sequences(self) -> bool:
-        """Whether it is time to say again what producers have numbered; a slave of an earlier version refuses that."""
+        """Whether it is time to say again what producers have numbered; a slave of an earlier version rejects that."""
         return not self.needs_changes and self._store.log_end >= self._sequences_due_at
 
     async def _take_sequences(self) -> list[StateDocument]:

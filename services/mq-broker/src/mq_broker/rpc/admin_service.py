@@ -10,7 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
-from mq_broker.core.limits import TOPICS_PER_PAGE_MAX, RefusedError
+from mq_broker.core.limits import TOPICS_PER_PAGE_MAX, RejectedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
@@ -179,10 +179,10 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
             async with aclosing(self._broker.backup.parts()) as parts:
                 async for part in parts:
                     await context.write(backup_response(part))
-        except (RefusedError, StoreError) as error:
+        except (RejectedError, StoreError) as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         except OSError as error:
-            await context.abort(grpc.StatusCode.INTERNAL, f"the broker's disk has refused: {error}")
+            await context.abort(grpc.StatusCode.INTERNAL, f"the broker's disk has rejected: {error}")
 
     @within_memory
     @answering(pb.ExplainMessageResponse)
@@ -225,7 +225,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
             durable_offset=store.flusher.durable_end,
             indexed_offset=store.index.indexed_end,
             disk_used_share=store.gate.used_share,
-            write_refusal=f"the disk has failed: {store.failure}" if store.failure else store.gate.refusal or "",
+            write_rejection=f"the disk has failed: {store.failure}" if store.failure else store.gate.rejection or "",
             damaged=[pb.DamagedStretch(log_offset=at, size=size) for at, size in store.quarantine],
             files_deleted=retention.files_deleted,
             messages_carried=retention.carried,
@@ -237,7 +237,7 @@ def _messages(message_type: type[MessageT], values: Iterable[object]) -> Iterato
 
 
 def _require(result: object, kind: type[ResultT]) -> ResultT:
-    """What the client answered. Raises RefusedError when that is something else than it was asked for."""
+    """What the client answered. Raises RejectedError when that is something else than it was asked for."""
     if isinstance(result, kind):
         return result
-    raise RefusedError(ResponseCode.SYSTEM_ERROR, f"the client answered {type(result).__name__}, not {kind.__name__}")
+    raise RejectedError(ResponseCode.SYSTEM_ERROR, f"the client answered {type(result).__name__}, not {kind.__name__}")

@@ -113,7 +113,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     # --------------------------------------------------------------------------------------------- consume
 
     async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
-        """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
+        """The long polls of one client. A poll id that is in use is rejected, and with it the stream."""
         async with self._replies(context) as replies:
             await self._poll(context, replies)
 
@@ -149,7 +149,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         try:
             await self._pump(context, replies, handle)
         except (_BadRequestError, FieldLimitError) as error:
-            await _refuse(context, str(error))
+            await _reject(context, str(error))
         finally:
             for poll in list(polls.values()):
                 if poll is not None:
@@ -193,7 +193,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         try:
             await self._pump(context, replies, handle)
         except (_BadRequestError, FieldLimitError) as error:
-            await _refuse(context, str(error))
+            await _reject(context, str(error))
         finally:
             sessions.ended(session, client_id)
             commands.ended(session)
@@ -236,7 +236,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             try:
                 where = ConsumeFromWhere(request.begin.where)
             except ValueError:
-                await _refuse(context, f"{request.begin.where} is no valid consume_from_where; allowed are 0, 1 and 2")
+                await _reject(context, f"{request.begin.where} is no valid consume_from_where; allowed are 0, 1 and 2")
             begin = request.begin
             begun = await offsets.begin(*queue, where, begin.timestamp_ms, whole_topic=begin.whole_topic)
             return consumer_offset(begun, offsets.log_needed)
@@ -333,7 +333,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         try:
             state = TransactionState(request.state)
         except ValueError:
-            await _refuse(context, f"{request.state} is no transaction state; allowed are 0, 1 and 2")
+            await _reject(context, f"{request.state} is no transaction state; allowed are 0, 1 and 2")
         ended = await self._broker.transactions.end(
             request.producer_group, request.transaction_id, state, from_check=request.from_check
         )
@@ -376,7 +376,7 @@ class _Session:
         self._replies.put_command(pb.SessionResponse(consume_directly=command))
 
 
-async def _refuse(context: Any, sentence: str) -> NoReturn:
+async def _reject(context: Any, sentence: str) -> NoReturn:
     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
     raise AssertionError("abort raises")
 

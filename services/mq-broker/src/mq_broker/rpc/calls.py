@@ -1,4 +1,4 @@
-"""Incoming calls: streams, the limits of requests, answers to refused ones, and the response memory."""
+"""Incoming calls: streams, the limits of requests, answers to rejected ones, and the response memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mq_broker.core.limits import (
     RESPONSE_BYTES,
     RESPONSE_COPIES,
     SMALL_RESPONSE_BYTES,
-    RefusedError,
+    RejectedError,
 )
 from mq_broker.processor.consuming import Offsets
 from mq_broker.processor.long_polling import ResponseMemory, Share
@@ -166,7 +166,7 @@ async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], st
         has_read_all = reader.done()
         reader.cancel()  # what it read from here on would be handled, and its reply stand behind the end
         replies.put(Replies.END, 0)
-        await writer  # also before a refusal: gRPC sends no status while a message is being written
+        await writer  # also before a rejection: gRPC sends no status while a message is being written
         if has_read_all:
             reader.result()
     finally:
@@ -213,7 +213,7 @@ async def _handle_all(context: Any, replies: Replies, handle: Callable[[Any], No
             context.deliver_to(None)
 
 
-# What a processor refuses, and what the disk refuses, as an answer of the method's own type; and room for answers.
+# What a processor rejects, and what the disk rejects, as an answer of the method's own type; and room for answers.
 
 ServiceT = TypeVar("ServiceT")
 RequestT = TypeVar("RequestT")
@@ -225,19 +225,19 @@ UnaryMethod = Callable[[ServiceT, RequestT, Any], Awaitable[ResponseT]]
 def answering(
     response_type: Callable[..., ResponseT],
 ) -> Callable[[UnaryMethod[ServiceT, RequestT, ResponseT]], UnaryMethod[ServiceT, RequestT, ResponseT]]:
-    """Let a method raise RefusedError, StoreError and OSError: they become answers with a code and a sentence."""
+    """Let a method raise RejectedError, StoreError and OSError: they become answers with a code and a sentence."""
 
     def decorate(method: UnaryMethod[ServiceT, RequestT, ResponseT]) -> UnaryMethod[ServiceT, RequestT, ResponseT]:
         @wraps(method)
         async def answered(service: ServiceT, request: RequestT, context: Any) -> ResponseT:
             try:
                 return await method(service, request, context)
-            except RefusedError as error:
+            except RejectedError as error:
                 return response_type(code=error.code, remark=str(error))
             except StoreError as error:
                 return response_type(code=code_of(error), remark=str(error))
             except OSError as error:
-                return response_type(code=common_pb2.SYSTEM_ERROR, remark=f"the disk has refused: {error}")
+                return response_type(code=common_pb2.SYSTEM_ERROR, remark=f"the disk has rejected: {error}")
 
         return answered
 
@@ -416,7 +416,7 @@ class ProgressReports:
             try:
                 reports = queue_reports(report.group, report.queues, self._offsets)
                 remark = self._offsets.commit(report.group, reports)
-            except RefusedError as error:
+            except RejectedError as error:
                 self._tell(who, str(error))
             else:
                 if remark:
@@ -439,7 +439,7 @@ class ProgressReports:
     def _tell(self, who: str, sentence: str) -> None:
         log.log(
             logging.DEBUG if self._has_warned else logging.WARNING,
-            "progress that %s reports is refused: %s; of this stream no more warnings",
+            "progress that %s reports is rejected: %s; of this stream no more warnings",
             who,
             sentence,
         )

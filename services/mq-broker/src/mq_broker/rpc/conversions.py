@@ -9,7 +9,7 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.delays import DelayLevels, Lateness
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import ClientGroups, Connection, Consumer, LockedQueue, Subscription
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
@@ -161,10 +161,10 @@ def queue_consume_stats(progress: QueueProgress) -> admin_pb.QueueConsumeStats:
 
 
 def reset_offsets(topic: str, offsets: Iterable[common_pb2.QueueOffset]) -> list[tuple[int, int]]:
-    """Where the queues of the topic are to go on: (queue id, offset). Raises RefusedError for another topic's."""
+    """Where the queues of the topic are to go on: (queue id, offset). Raises RejectedError for another topic's."""
     for one in offsets:
         if one.topic not in ("", topic):
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"topic {topic!r} is reset, and not {one.topic!r}")
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, f"topic {topic!r} is reset, and not {one.topic!r}")
     return [(one.queue_id, one.offset) for one in offsets]
 
 
@@ -234,22 +234,22 @@ def transaction_phase(phase: Phase) -> admin_pb.TransactionPhase.ValueType:
 
 
 def phase_or_none(number: int) -> Phase | None:
-    """The phase that the number stands for; None for the unspecified one. Raises RefusedError."""
+    """The phase that the number stands for; None for the unspecified one. Raises RejectedError."""
     if number == admin_pb.TRANSACTION_PHASE_UNSPECIFIED:
         return None
     for phase, known in _PHASES.items():
         if known == number:
             return phase
-    raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{number} is no phase of a transaction; 0 to {len(_PHASES)} are")
+    raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, f"{number} is no phase of a transaction; 0 to {len(_PHASES)} are")
 
 
 def transaction_state(number: int) -> TransactionState:
-    """The state that the number stands for. Raises RefusedError."""
+    """The state that the number stands for. Raises RejectedError."""
     try:
         return TransactionState(number)
     except ValueError:
         sentence = f"{number} is no transaction state; allowed are 0, 1 and 2"
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from None
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from None
 
 
 def transaction_info(transaction: Transaction) -> admin_pb.TransactionInfo:

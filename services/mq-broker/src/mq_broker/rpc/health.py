@@ -27,7 +27,7 @@ LOOK_INTERVAL_S = 0.5  # at most so late health tells of a change
 
 
 def _is_well(store: MessageStore) -> bool:
-    return store.failure is None and store.gate.refusal is None
+    return store.failure is None and store.gate.rejection is None
 
 
 def _takes_writes(store: MessageStore) -> bool:

@@ -20,7 +20,7 @@ from mqproto.frames_service import CLIENT_CONFIG
 from mqproto.grpc_options import CHANNEL_OPTIONS
 from mqproto.names import Address
 from mqproto.request_codes import REQUEST_CODES
-from mqremoting import Command, Connection, Http2PeerError, RefusedError, RemotingError, connect
+from mqremoting import Command, Connection, Http2PeerError, RejectedError, RemotingError, connect
 
 CONNECT_TIMEOUT_S = 3.0
 _REGISTER, _UNREGISTER = (
@@ -93,7 +93,7 @@ class _Frames:
         except RemotingError as error:
             raise WireError(str(error)) from error
         if response.code:
-            raise WireError(str(RefusedError(response.code, response.remark)))
+            raise WireError(str(RejectedError(response.code, response.remark)))
 
 
 @asynccontextmanager

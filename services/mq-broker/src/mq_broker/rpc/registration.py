@@ -52,7 +52,7 @@ class HaTerms:
     `ha_address` is where it listens for slaves, "" when it does not; `epoch` the newest that it has accepted.
     `master_found` is told where a slave's master listens, with each answer; `superseded` that another master of our
     name has a higher epoch, and where that one listens, "" when that is not known. A master that `is_restored` is told
-    by `accepted` and `refused` whether a name server takes it as the master.
+    by `accepted` and `rejected` whether a name server takes it as the master.
     """
 
     ha_address: str = ""
@@ -61,7 +61,7 @@ class HaTerms:
     superseded: Superseded = _not_expected
     is_restored: Callable[[], bool] = lambda: False
     accepted: Callable[[], Awaitable[None]] = _is_known
-    refused: Callable[[str], None] = lambda _remark: None
+    rejected: Callable[[str], None] = lambda _remark: None
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Registration:
     async def answered(self, response: pb.RegisterBrokerResponse) -> None:
         """Pass on what a name server knows of the master of our name."""
         if response.code == common_pb2.NOT_LEADER_FOR_QUEUE:
-            self.ha.refused(response.remark)
+            self.ha.rejected(response.remark)
             await self._superseded(response)
         elif self.ha.is_restored():
             await self._accepted()
@@ -167,7 +167,7 @@ class Registration:
         try:
             epoch = epoch_of(response.master_epoch)
         except ValueError as error:
-            log.warning("a name server has refused us, and its answer makes no sense: %s", error)
+            log.warning("a name server has rejected us, and its answer makes no sense: %s", error)
             return
         try:
             await self.ha.superseded(epoch, response.ha_address)
@@ -201,7 +201,7 @@ class _Link:
         self._told: Topics | None = None  # the topics that the name server knows from the stream that is open
         self._takes_parts = True  # until an answer on this stream says otherwise
         self._left_out = 0
-        self._refusal = ""  # the last one, if the registration is refused
+        self._rejection = ""  # the last one, if the registration is rejected
         self.beat = asyncio.Event()
         self.connected = False
         self.task = asyncio.create_task(self._run(), name=f"registration with {address}")
@@ -307,11 +307,11 @@ class _Link:
 
     def _log(self, response: pb.RegisterBrokerResponse) -> None:
         if response.code != common_pb2.SUCCESS:
-            if response.remark != self._refusal:
-                log.warning("name server %s has refused the registration: %s", self._address, response.remark)
-            self._refusal = response.remark
+            if response.remark != self._rejection:
+                log.warning("name server %s has rejected the registration: %s", self._address, response.remark)
+            self._rejection = response.remark
             return
-        self._refusal = ""
+        self._rejection = ""
         if response.topics_left_out != self._left_out and response.takes_parts:
             self._left_out = response.topics_left_out
             if self._left_out:

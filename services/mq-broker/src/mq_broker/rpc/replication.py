@@ -12,7 +12,7 @@ import grpc
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import replication_service_pb2_grpc
-from mq_broker.core.limits import RefusedError
+from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import FORMER_MASTER_ID, BrokerRole, Epoch, HaStatus
 from mq_broker.processor.broker import Broker
 from mq_broker.replication.frames import LinkError, MasterFrame, MasterLink, ReplicaFrame, SlaveLink
@@ -217,7 +217,7 @@ class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer
         finally:
             await link.close()
         if link.bad_frame:
-            log.warning("the slave at %s is refused: %s", link.peer, link.bad_frame)
+            log.warning("the slave at %s is rejected: %s", link.peer, link.bad_frame)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, link.bad_frame)
 
     async def _serve(self, link: MasterLink) -> None:
@@ -277,7 +277,7 @@ class ReplicationAdministration:
     async def BecomeSlave(self, request: pb.BecomeSlaveRequest, context: Any) -> pb.BecomeSlaveResponse:
         if not 0 < request.broker_id < FORMER_MASTER_ID:
             sentence = f"{request.broker_id} is no id of a slave; allowed are 1 to {FORMER_MASTER_ID - 1}"
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+            raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         if request.master_ha_address:
             _check_address(request.master_ha_address)
         epoch = _epoch(request.epoch)
@@ -300,18 +300,18 @@ def _role(number: int) -> BrokerRole:
     for role, known in _ROLES.items():
         if known == number:
             return role
-    raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{number} is no role; allowed are 1 to {len(_ROLES)}")
+    raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, f"{number} is no role; allowed are 1 to {len(_ROLES)}")
 
 
 def _epoch(message: Any) -> Epoch:
     try:
         return epoch_of(message)
     except ValueError as error:
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
 def _check_address(text: str) -> None:
     try:
         parse_address(text)
     except ValueError as error:
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"master_ha_address: {error}") from error
+        raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, f"master_ha_address: {error}") from error

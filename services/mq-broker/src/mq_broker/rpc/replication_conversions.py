@@ -24,7 +24,7 @@ from mq_broker.replication.frames import (
     Probe,
     ProbeAnswer,
     ProgressEntries,
-    Refusal,
+    Rejection,
     ReplicaEvent,
     ReplicaFrame,
     ReplicaHello,
@@ -73,7 +73,7 @@ _MASTER_EVENTS: _Events = {
     "state": (pb.StateDocument, StateDocument),
     "progress": (pb.Progress, ProgressEntries),
     "beat": (pb.MasterHeartbeat, MasterHeartbeat),
-    "refusal": (pb.Refusal, Refusal),
+    "rejection": (pb.Rejection, Rejection),
 }
 
 
@@ -85,8 +85,8 @@ def _event_message(event: ReplicaEvent | MasterEvent, events: _Events) -> dict[s
             newest = event.history.begins[-EPOCHS_MAX:]
             history = [pb.EpochBegin(epoch=epoch_message(one.epoch), log_offset=one.log_offset) for one in newest]
             return {name: to_message(message_type, event, history=history)}
-        case Refusal(remark):
-            return {name: pb.Refusal(remark=remark[:TEXT_MAX])}
+        case Rejection(remark):
+            return {name: pb.Rejection(remark=remark[:TEXT_MAX])}
     return {name: to_message(message_type, event)}
 
 

@@ -265,7 +265,7 @@ class DelayService:
         self._wake.set()
 
     def _wake_ms(self, queue: WaitingQueue) -> int | None:
-        """When the queue has something to do, and a disk that has refused may be asked again."""
+        """When the queue has something to do, and a disk that has rejected may be asked again."""
         wake_ms = queue.wake_ms
         return None if wake_ms is None else max(wake_ms, self._retry_at_ms.get(queue.level, 0))
 

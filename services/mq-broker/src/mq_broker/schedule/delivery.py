@@ -30,7 +30,7 @@ class Delivery:
     It takes `run_bytes_max` bytes with one write.
 
     Invariants: nothing is delivered that is done already, and what is delivered is done in the same step of the event
-    loop, so that a message is either recalled or delivered; a write that the store refuses delivers nothing of it. What
+    loop, so that a message is either recalled or delivered; a write that the store rejects delivers nothing of it. What
     waits for a retry topic whose group has been deleted with its offsets since is done without a message: a later group
     of the name has nothing to try again. The deletion's record says so, also after a restart and on a replica.
     """

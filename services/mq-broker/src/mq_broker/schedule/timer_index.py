@@ -48,7 +48,7 @@ class TimerIndex:
     reads; `TimerWriter` writes runs and manifests, with a `KeyMerge`.
 
     Invariants: `covered` never goes back but in `reset`; memory holds about `keys_in_memory` keys and one block of each
-    run, unless the disk refuses to write.
+    run, unless the disk cannot write.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TimerIndex:
         self._changes = 0  # since the last manifest
         self._wake, self._progress = asyncio.Event(), asyncio.Event()
         self._changing = asyncio.Lock()  # one changes the runs at a time
-        self._is_running = self._is_refused = self._is_resetting = False
+        self._is_running = self._is_rejected = self._is_resetting = False
         self.covered = 0
 
     # ------------------------------------------------------------------------------------------------ life
@@ -106,7 +106,7 @@ class TimerIndex:
         return manifest
 
     async def flush(self) -> bool:
-        """Have everything on disk, on return; False when the disk has refused that. Raises as `run` does."""
+        """Have everything on disk, on return; False when the disk has rejected that. Raises as `run` does."""
         return await self._keeping(self._write_rest)
 
     async def close(self) -> None:
@@ -174,10 +174,10 @@ class TimerIndex:
         return len(self._memory)
 
     async def wait_room(self) -> None:
-        """Return when memory has room for more keys; soon in any case when `run` does not, or the disk refuses them."""
+        """Return when memory has room for more keys; soon in any case when `run` does not, or the disk rejects them."""
         if self._is_crowded:
             await asyncio.sleep(0)
-        while self._is_crowded and self._is_running and not self._is_refused:
+        while self._is_crowded and self._is_running and not self._is_rejected:
             self._progress.clear()
             self._wake.set()
             await self._progress.wait()
@@ -185,7 +185,7 @@ class TimerIndex:
     # ---------------------------------------------------------------------------------------------- upkeep
 
     async def run(self) -> None:
-        """Write and merge runs for ever; what the disk refuses is tried again.
+        """Write and merge runs for ever; what the disk rejects is tried again.
 
         Raises SyncError, and DamagedRunError, after which `reset` is needed.
         """
@@ -195,9 +195,9 @@ class TimerIndex:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self._is_refused = not await self.maintain()
+                self._is_rejected = not await self.maintain()
                 self._progress.set()
-                if self._is_refused:
+                if self._is_rejected:
                     await self._clock.sleep(RETRY_AFTER_ERROR_S)
                     self._wake.set()
         finally:
@@ -205,7 +205,7 @@ class TimerIndex:
             self._progress.set()
 
     async def maintain(self) -> bool:
-        """Write and merge what is due to be; False when the disk has refused it. Raises as `run` does."""
+        """Write and merge what is due to be; False when the disk has rejected it. Raises as `run` does."""
         return await self._keeping(self._write_due)
 
     @property
@@ -256,7 +256,7 @@ class TimerIndex:
             await self._commit()
 
 
-STRETCHES_MAX = 64  # that become one run; more have piled up only while the disk refused to write
+STRETCHES_MAX = 64  # that become one run; more have piled up only while the disk could not write
 
 _Between = Callable[[], Awaitable[bool]]
 

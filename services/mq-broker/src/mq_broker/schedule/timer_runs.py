@@ -368,7 +368,7 @@ class RunWriter:
 
     I/O runs in threads, one call at a time; encoding runs on the event loop.
 
-    Invariant: a run that was not finished is not left behind, unless the disk refuses even that.
+    Invariant: a run that was not finished is not left behind, unless the disk rejects even that.
     """
 
     def __init__(self, disk: Disk, folder: Path, number: int) -> None:

@@ -41,7 +41,7 @@ class CommitLog:
     def place(self, size: int) -> int:
         """The offset at which a run of `size` bytes will stand; closes the current file with a blank if it must.
 
-        Raises StoreWriteError when the run is longer than a file, or when the disk refuses the blank.
+        Raises StoreWriteError when the run is longer than a file, or when the disk rejects the blank.
         """
         if size > self.run_bytes_max:
             raise StoreWriteError(f"{size} bytes do not fit a commit-log file of {self._file_bytes} bytes")
@@ -129,7 +129,7 @@ class CommitLog:
             self.files.write(data, offset)
         except OSError as error:
             self._unclean_to = max(self._unclean_to, offset + len(data))
-            raise StoreWriteError(f"the disk refused {len(data)} bytes: {error}") from error
+            raise StoreWriteError(f"the disk rejected {len(data)} bytes: {error}") from error
 
 
 class SegmentFiles:

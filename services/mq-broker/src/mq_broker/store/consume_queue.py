@@ -45,7 +45,7 @@ class ConsumeQueue:
         self.first_offset = files.begin // CQ_ENTRY.size  # of the entries that the queue keeps, read or not
         self.max_offset = self.first_offset
         self.deleted_below = 0  # the numbers below it were deleted with their topic
-        self._unwritten: dict[int, bytes] = {}  # repaired entries that the disk has refused
+        self._unwritten: dict[int, bytes] = {}  # repaired entries that the disk has rejected
         self._tail = bytearray()
         self._tail_from = self.max_offset
         self._looked_at = NOTHING
@@ -198,7 +198,7 @@ class ConsumeQueue:
     def repair(self, offset: int, entries: bytes) -> None:
         """Put `entries`, which the log has told again, in the place of damaged ones.
 
-        They count from now on, also when the disk refuses them: then they wait in memory. Raises OSError.
+        They count from now on, also when the disk rejects them: then they wait in memory. Raises OSError.
         """
         if not self.first_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
             raise ValueError(f"{self}: no entries from {offset} on to be repaired")

@@ -71,7 +71,7 @@ class Copier:
         """Append what `data` holds at `log_offset`, which has to be the log's end.
 
         Raises CopyError when anything of it is wrong; then nothing has changed. Raises StoreWriteError when the disk
-        refuses it; then the log's end says how much is there. Raises StoreFencedError when the disk has failed.
+        rejects it; then the log's end says how much is there. Raises StoreFencedError when the disk has failed.
         """
         store = self._store
         store.require_sound()
@@ -80,7 +80,7 @@ class Copier:
         pieces = take_apart(data, log_offset, store.log.file_bytes)
         parts = self._plan(pieces)
         self._reserve(parts)
-        store.flusher.appended()  # also when the disk refuses: a part may have been written
+        store.flusher.appended()  # also when the disk rejects: a part may have been written
         for number, piece in enumerate(pieces):
             if isinstance(piece, CopiedRun):
                 store.log.append(piece.data)

@@ -276,7 +276,7 @@ class Checkpointer:
     async def checkpoint(self) -> None:
         """Make log, consume queues, index and states durable, and write down that they are.
 
-        A disk that refuses something now may take it at the next checkpoint; a sync that fails is the end.
+        A disk that rejects something now may take it at the next checkpoint; a sync that fails is the end.
         """
         await finish_despite_cancellation(self._checkpoint())
 
@@ -370,14 +370,14 @@ class WriteGate:
         """The disk's used share, 0 to 1, and what is free of it."""
         self.used_share = used_share
         counted = self.options.counted_share(used_share, free_bytes)
-        if counted >= self.options.refuse_share:
+        if counted >= self.options.reject_share:
             self.full = True
         elif counted <= self.options.forced_share:
             self.full = False
 
     @property
-    def refusal(self) -> str | None:
-        """Why writes are refused, or None when they are accepted."""
+    def rejection(self) -> str | None:
+        """Why writes are rejected, or None when they are accepted."""
         if self.blocked_by:
             return self.blocked_by
         if self.full:
@@ -454,7 +454,7 @@ class Watermark:
         disk.sync_dir(layout.root)
 
     def write(self, log_offset: int) -> None:
-        """Everything below `log_offset` has been synced. A disk that refuses this costs precision, not safety."""
+        """Everything below `log_offset` has been synced. A disk that rejects this costs precision, not safety."""
         if log_offset <= self._newest:
             return
         try:

@@ -46,7 +46,8 @@ class Index:
     """All index files of a store.
 
     Invariants: every key of every record below `indexed_end` that is still in the log is in one of the files (twice, if
-    a disk that refused something was asked again); files are in the order of the log, and only the last one is written.
+    a disk that rejected something was asked again); files are in the order of the log, and only the last one is
+    written.
     """
 
     def __init__(self, disk: Disk, clock: Clock, folder: Path, size: IndexSize, commit_log: CommitLog) -> None:
@@ -99,7 +100,7 @@ class Index:
         self.indexed_end = max(point.log_offset, self._log.begin)
 
     async def run(self) -> None:
-        """Follow the log for ever. A disk that refuses something is asked again; nothing is left out."""
+        """Follow the log for ever. A disk that rejects something is asked again; nothing is left out."""
         while True:
             await self._appended.wait()
             self._appended.clear()
@@ -310,7 +311,7 @@ class IndexFile:
         self._allocated_to = 0
         self._slots: memoryview | None = None
         self._dirty_pages: set[int] = set()
-        self._saving: set[int] = set()  # pages on their way to the disk, or refused there
+        self._saving: set[int] = set()  # pages on their way to the disk, or rejected there
         self.head = IndexHead() if create else IndexHead(*HEAD.unpack(self._file.pread(HEAD.size, 0)))
         self._saved_number = 0 if create else self.head.next_number
 

@@ -196,7 +196,7 @@ def _line(version: int) -> bytes:
     return f"{text}, crc32 {zlib.crc32(text.encode()):08x}".ljust(LINE_BYTES - 1).encode() + b"\n"
 
 
-def refuse_newer(disk: Disk, layout: StoreLayout) -> None:
+def reject_newer(disk: Disk, layout: StoreLayout) -> None:
     """Look at a store before anything is done to it.
 
     Raises StoreVersionError when this program is too old for the store or for one of its documents, StoreDamagedError
@@ -215,7 +215,7 @@ def refuse_newer(disk: Disk, layout: StoreLayout) -> None:
         raise _too_new(layout.version, version, STORE_VERSION)
     for name in disk.list_dir(layout.config):
         if _DOCUMENT.fullmatch(name):
-            _refuse_newer_document(disk, layout.config / name)
+            _reject_newer_document(disk, layout.config / name)
 
 
 def mark_version(disk: Disk, layout: StoreLayout) -> None:
@@ -238,7 +238,7 @@ def mark_version(disk: Disk, layout: StoreLayout) -> None:
         log.warning("%s could not be written: %s", layout.version, error)
 
 
-def _refuse_newer_document(disk: Disk, path: Path) -> None:
+def _reject_newer_document(disk: Disk, path: Path) -> None:
     try:
         decode_document(read_file(disk, path))
     except NewerFormatError as error:

@@ -34,7 +34,7 @@ from mq_broker.store.errors import (
     TooFewReplicasError,
 )
 from mq_broker.store.index import Index
-from mq_broker.store.layout import StoreLayout, mark_version, refuse_newer
+from mq_broker.store.layout import StoreLayout, mark_version, reject_newer
 from mq_broker.store.log_feed import LogFeed
 from mq_broker.store.log_scan import ColdReads, Quarantine
 from mq_broker.store.queue_ends import QueueEnds
@@ -103,7 +103,7 @@ class MessageStore:
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
         self.is_sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        refuse_newer(disk, layout)
+        reject_newer(disk, layout)
         make_durable_dirs(disk, layout.config)
         try:
             self._lock = disk.lock(layout.lock)
@@ -176,7 +176,7 @@ class MessageStore:
         await self._checkpointer.checkpoint()
 
     async def persist(self, name: str) -> None:
-        """Have what the state `name` says now on disk, on return; a disk that refuses is asked again at a checkpoint.
+        """Have what the state `name` says now on disk, on return; a disk that rejects is asked again at a checkpoint.
 
         Raises OSError when it is not on disk.
         """
@@ -246,15 +246,15 @@ class MessageStore:
         self.require_sound()
         if self.follows:
             raise NotMasterError("this broker follows a master; send there")
-        if not (inward or despite_full) and (refusal := self.gate.refusal) is not None:
-            raise StoreFullError(refusal)
+        if not (inward or despite_full) and (rejection := self.gate.rejection) is not None:
+            raise StoreFullError(rejection)
         if not inward and self.too_few_replicas:
             raise TooFewReplicasError(self.too_few_replicas)
         size = sum([len(batch.buffer) for batch in batches])
         self.open_files.new_turn()
         places = self._reserve(batches)
         at = self.log.place(size)
-        self.flusher.appended()  # also when the disk refuses the run: a blank may have been written
+        self.flusher.appended()  # also when the disk rejects the run: a blank may have been written
         results, entries = [], []
         for batch, (_, base) in zip(batches, places, strict=True):
             entries.append(
@@ -359,7 +359,7 @@ class MessageStore:
     async def follow_begin(self, log_offset: int) -> None:
         """Delete the files of the log that lie wholly below `log_offset`, where the master's log begins.
 
-        The newest one stays. What the disk refuses is logged, and tried again at the next call.
+        The newest one stays. What the disk rejects is logged, and tried again at the next call.
         """
         try:
             await self.segment_cleaner.delete_below(log_offset, self._checkpointed)
@@ -445,7 +445,7 @@ class MessageStore:
             self.readable.appended(self.log.end, [(queue.topic, queue.queue_id) for queue in self.queues])
 
     def count_replicas(self, too_few: str) -> None:
-        """Accept writes, or refuse them with this sentence as long as too few replicas are in sync."""
+        """Accept writes, or reject them with this sentence as long as too few replicas are in sync."""
         were_too_few, self.too_few_replicas = self.too_few_replicas, too_few
         if were_too_few and not too_few:
             self._enough_replicas()

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 FILE_PREFIX = "consumerOffset.journal."
 NUMBER_DIGITS = 10
 PACE_S = 0.05  # between two writes
-RETRY_S = 5  # after a refusal; meanwhile the document is written as ever
+RETRY_S = 5  # after a rejection; meanwhile the document is written as ever
 
 
 def journal_number(name: str) -> int | None:
@@ -36,7 +36,7 @@ class ProgressJournal:
     Writing the document takes as long as there are groups; an entry is written in one go. So what consumers report is
     durable a moment later, not after the next document.
 
-    Invariants: a change is in the journal before it is in a document, unless the disk has refused that; an entry stays
+    Invariants: a change is in the journal before it is in a document, unless the disk has rejected that; an entry stays
     until the document and the one before it have it, so that either one and the journal together know everything. A
     file is only ever appended to, by the life of the broker that made it; after an error, and once a document is
     written, the next entry begins a new one.
@@ -78,7 +78,7 @@ class ProgressJournal:
             await self._clock.sleep(PACE_S if await self.flush() else RETRY_S)
 
     async def flush(self) -> bool:
-        """Have everything that has changed so far on disk, on return; False when the disk has refused to write it.
+        """Have everything that has changed so far on disk, on return; False when the disk has could not write it.
 
         Raises SyncError.
         """

@@ -419,7 +419,7 @@ Entry = tuple[int, int, int]  # log offset, size, tag hash
 _LENGTH_BYTES = 2  # of the properties
 # size, magic, queue id, queue offset, physical offset, sysflag, body size
 _PLACED_HEAD = Struct(">ii4xi4xqqi44xi")
-_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+_SYS_FLAGS_REJECTED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 
 def is_valid_entry(data: bytes, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
@@ -445,7 +445,7 @@ def all_proven(queue: ConsumeQueue, queue_offset: int, entries: bytes, data: byt
             or queue_id != queue.queue_id
             or found_offset != queue_offset
             or place != log_offset
-            or sys_flag & _SYS_FLAGS_REFUSED
+            or sys_flag & _SYS_FLAGS_REJECTED
             or body_size < 0
             or data[topic_at:topic_end] != topic_field
             or data[sealed_end:next_at] != crc_property(zlib.crc32(view[at:sealed_end]))

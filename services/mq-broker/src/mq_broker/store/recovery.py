@@ -87,7 +87,7 @@ class Recovery:
         the log contradicts itself; OSError.
         """
         if checkpoint is None and watermark is None:
-            self._refuse_unsealed()
+            self._reject_unsealed()
         durable = max(checkpoint.log_offset if checkpoint else 0, watermark or 0)
         self._drop_strays(durable, keep_all=watermark is None)
         if durable > self.files.capacity_end:
@@ -117,7 +117,7 @@ class Recovery:
         self.commit_log.recovered(report.log_end, durable_end=durable)
         return report
 
-    def _refuse_unsealed(self) -> None:
+    def _reject_unsealed(self) -> None:
         """A log that is not ours may be RocketMQ's, which leaves the CRC property out unless it is told otherwise."""
         if is_unsealed_record(self.files, self.files.begin):
             raise StoreDamagedError(

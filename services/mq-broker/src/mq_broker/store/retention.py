@@ -211,7 +211,7 @@ class Retention:
         if not lagging:
             return True
         names = first_few(lagging, ", ")
-        if used >= self.store.gate.options.refuse_share:
+        if used >= self.store.gate.options.reject_share:
             log.warning("the disk is %.0f%% full: old files go before slaves have copied them: %s", used * 100, names)
             return True
         log.info("old files stay until connected slaves have what waits in them: %s", names)
@@ -327,7 +327,7 @@ class SegmentCleaner:
     async def delete_below(self, log_offset: int, checkpoint: Callable[[], Awaitable[int]]) -> None:
         """Delete the files of the log that lie wholly below `log_offset`, and forget what was in them.
 
-        `checkpoint` makes one, and returns up to where. A disk that refuses it ends this; asking again goes on.
+        `checkpoint` makes one, and returns up to where. A disk that rejects it ends this; asking again goes on.
         Raises OSError.
         """
         self.let_go()

@@ -48,7 +48,7 @@ class Journal(Protocol):
         """Bring the state up to date that a document of data version `covered` has told; None: it is not ours."""
 
     async def flush(self) -> bool:
-        """Have everything that has changed on disk, on return; False when the disk has refused to write it.
+        """Have everything that has changed on disk, on return; False when the disk has could not write it.
 
         Raises SyncError.
         """

@@ -129,7 +129,7 @@ class IndexCheck:
     def _record_of(self, entry: IndexEntry) -> Record | None:
         """The message that the entry names, when it is there and has the key.
 
-        A disk that refused something was asked again, so the index may tell some messages twice.
+        A disk that rejected something was asked again, so the index may tell some messages twice.
         """
         record = record_at(self._log, entry.log_offset)
         has_key = record is not None and entry.key_hash in {key[0] for key in record_index_keys(record)}

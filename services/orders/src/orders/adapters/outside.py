@@ -16,7 +16,7 @@ from mqclient.errors import IllegalStateError
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.service.payments import (
     OrderToPay,
-    PaymentRefusedError,
+    PaymentRejectedError,
     PaymentsUnavailableError,
     PaymentView,
     RefundPage,
@@ -52,7 +52,7 @@ class HttpPayments:
     Payments over HTTP. Each request carries a token that is issued for its caller, with no more than the caller's
     scopes and for a minute only, so that payments checks access as for a direct request.
 
-    A request that is refused with Retry-After is repeated, with the key of its first try, while it may help: an order
+    A request that is rejected with Retry-After is repeated, with the key of its first try, while it may help: an order
     that was placed a moment ago may not have reached payments yet.
     """
 
@@ -126,7 +126,7 @@ class HttpPayments:
         body: Mapping[str, Any] | None = None,
         parameters: Mapping[str, str | int | list[str]] | None = None,
     ) -> httpx.Response:
-        """The answer that is no refusal. Raises PaymentRefusedError, PaymentsUnavailableError."""
+        """The answer that is no rejection. Raises PaymentRejectedError, PaymentsUnavailableError."""
         headers = {"Authorization": f"Bearer {self._tokens.issue(caller.subject, caller.scopes, TOKEN_LIFETIME_S)}"}
         if key is not None:
             headers[KEY_HEADER] = key
@@ -140,14 +140,14 @@ class HttpPayments:
                 raise PaymentsUnavailableError("payments does not answer; nothing was lost, try again") from error
             if answer.is_success:
                 return answer
-            refused = _refusal(answer)
+            rejected = _rejection(answer)
             may_help = "Retry-After" in answer.headers and answer.status_code != TOO_MANY_REQUESTS
             if not may_help or self._clock.monotonic() >= until:
-                raise refused
+                raise rejected
             await self._clock.sleep(REPEAT_INTERVAL_S)
 
 
-def _refusal(answer: httpx.Response) -> PaymentRefusedError | PaymentsUnavailableError:
+def _rejection(answer: httpx.Response) -> PaymentRejectedError | PaymentsUnavailableError:
     try:
         members = answer.json()
         problem = str(members["type"]).removeprefix(PROBLEM_PREFIX)
@@ -156,7 +156,7 @@ def _refusal(answer: httpx.Response) -> PaymentRefusedError | PaymentsUnavailabl
         return PaymentsUnavailableError(f"payments answered {answer.status_code} and said nothing that can be read")
     if answer.is_server_error or answer.status_code == TOO_MANY_REQUESTS:
         return PaymentsUnavailableError(f"payments cannot do this now: {detail}")
-    return PaymentRefusedError(problem, answer.status_code, detail)
+    return PaymentRejectedError(problem, answer.status_code, detail)
 
 
 def _read(read: Callable[[], T]) -> T:

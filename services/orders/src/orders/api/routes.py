@@ -2,7 +2,7 @@
 
 Reading products needs no token: a shop shows what it sells. Each command takes If-Match: with the ETag of the order as
 the caller has seen it, the command is carried out in that state or not at all. Without it the order's status decides,
-and an order in another status is refused all the same. A command that its caller has carried out before is answered as
+and an order in another status is rejected all the same. A command that its caller has carried out before is answered as
 then, so that it can be sent again when its answer was lost.
 """
 
@@ -228,7 +228,7 @@ async def place_order(
     """The buyer is the token's subject. Units are reserved until the order is paid or closes.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with the order that the first one
-    made, as it was then, and with the header `Idempotency-Replayed: true`. A refused request uses up no key."""
+    made, as it was then, and with the header `Idempotency-Replayed: true`. A rejected request uses up no key."""
     placed = await use_cases.place_order(
         new_order.to_request(caller.subject), key, expected_total_minor=new_order.expected_total_minor
     )

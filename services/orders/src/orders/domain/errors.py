@@ -1,7 +1,7 @@
 """The errors of orders, split by what the caller should do. The tree goes on from servicekit.errors.
 
 ServiceError
-├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
+├── RejectedError                the request cannot be carried out as it stands; repeating it changes nothing
 │   ├── UnknownProductError
 │   ├── UnknownOrderError
 │   ├── ProductExistsError
@@ -23,10 +23,10 @@ ServiceError
 
 from __future__ import annotations
 
-from servicekit.errors import RefusedError, TryAgainError
+from servicekit.errors import RejectedError, TryAgainError
 
 
-class UnknownProductError(RefusedError):
+class UnknownProductError(RejectedError):
     """There is no product with this id."""
 
     def __init__(self, product_id: str) -> None:
@@ -34,7 +34,7 @@ class UnknownProductError(RefusedError):
         self.product_id = product_id
 
 
-class UnknownOrderError(RefusedError):
+class UnknownOrderError(RejectedError):
     """There is no order with this id that the caller may see or change."""
 
     def __init__(self, order_id: str) -> None:
@@ -42,7 +42,7 @@ class UnknownOrderError(RefusedError):
         self.order_id = order_id
 
 
-class ProductExistsError(RefusedError):
+class ProductExistsError(RejectedError):
     """A product with this id exists already."""
 
     def __init__(self, product_id: str) -> None:
@@ -50,7 +50,7 @@ class ProductExistsError(RefusedError):
         self.product_id = product_id
 
 
-class ProductChangedError(RefusedError):
+class ProductChangedError(RejectedError):
     """The product is not in the version that the seller has seen."""
 
     def __init__(self, product_id: str, version: int) -> None:
@@ -59,7 +59,7 @@ class ProductChangedError(RefusedError):
         self.version = version
 
 
-class UnitsInOrdersError(RefusedError):
+class UnitsInOrdersError(RejectedError):
     """A product's total would be less than the units that its orders have."""
 
     def __init__(self, product_id: str, total: int, in_orders: int) -> None:
@@ -70,7 +70,7 @@ class UnitsInOrdersError(RefusedError):
         self.in_orders = in_orders
 
 
-class SaleEndedError(RefusedError):
+class SaleEndedError(RejectedError):
     """The seller has taken the product off sale."""
 
     def __init__(self, product_id: str) -> None:
@@ -78,14 +78,14 @@ class SaleEndedError(RefusedError):
         self.product_id = product_id
 
 
-class PriceChangedError(RefusedError):
+class PriceChangedError(RejectedError):
     """The order would cost something else than its buyer has seen."""
 
     def __init__(self) -> None:
         super().__init__("the price of an ordered product has changed; look at the prices and order again")
 
 
-class InsufficientStockError(RefusedError):
+class InsufficientStockError(RejectedError):
     """Fewer units are on sale than the order asks for."""
 
     def __init__(self, product_id: str, quantity: int, available: int) -> None:
@@ -95,7 +95,7 @@ class InsufficientStockError(RefusedError):
         self.available = available
 
 
-class MixedCurrenciesError(RefusedError):
+class MixedCurrenciesError(RejectedError):
     """The products of one order are priced in different currencies."""
 
     def __init__(self, currencies: list[str]) -> None:
@@ -103,7 +103,7 @@ class MixedCurrenciesError(RefusedError):
         self.currencies = currencies
 
 
-class IllegalTransitionError(RefusedError):
+class IllegalTransitionError(RejectedError):
     """The order's status does not allow the change."""
 
     def __init__(self, status: str, reason: str) -> None:
@@ -112,7 +112,7 @@ class IllegalTransitionError(RefusedError):
         self.reason = reason
 
 
-class VersionMismatchError(RefusedError):
+class VersionMismatchError(RejectedError):
     """The order is not in the version that the caller has seen; reading it again shows what has changed."""
 
     def __init__(self, order_id: str, version: int) -> None:
@@ -121,7 +121,7 @@ class VersionMismatchError(RefusedError):
         self.version = version
 
 
-class RefundRequestedError(RefusedError):
+class RefundRequestedError(RejectedError):
     """A refund of this payment was requested before; its only effect is that the second request is rolled back."""
 
     def __init__(self, payment_id: str) -> None:
@@ -136,7 +136,7 @@ class StatusChangedError(TryAgainError):
         self.order_id = order_id
 
 
-class OrderNotPayableError(RefusedError):
+class OrderNotPayableError(RejectedError):
     """The order is over, paid, or past its time: a payment must not begin.
 
     `hold_ended_ms_ago` is of the very payment that asks; None if it has never held the order.

@@ -37,7 +37,7 @@ from orders.pages.parts import (
     require_own_site,
 )
 from orders.pages.visitor import Cart, keep_cart, sign_in, sign_out, visitor_of
-from orders.service.payments import PaymentRefusedError
+from orders.service.payments import PaymentRejectedError
 from servicekit.auth import ROLES, TOKEN_MAX_CHARACTERS
 from servicekit.errors import ServiceError, StorageUnavailableError
 from servicekit.http import problem
@@ -138,7 +138,7 @@ PROBLEMS: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
 )
 _FRAMEWORK_PROBLEMS = {404: problem.NO_SUCH_ROUTE, 405: problem.METHOD_NOT_ALLOWED, 413: problem.BODY_TOO_LARGE}
 _SOLD_OUT = "sold-out"
-_REFUSED = "payment-refused"
+_REJECTED = "payment-rejected"
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +146,7 @@ log = structlog.get_logger(__name__)
 def install_problem_pages(app: FastAPI) -> None:
     """Register the handlers of what is expected to go wrong."""
     app.exception_handler(ServiceError)(_service_error)
-    app.exception_handler(PaymentRefusedError)(_payment_refused)
+    app.exception_handler(PaymentRejectedError)(_payment_rejected)
     app.exception_handler(PageError)(_page_error)
     app.exception_handler(NotSignedInError)(_not_signed_in)
     app.exception_handler(RequestValidationError)(_validation_error)
@@ -159,7 +159,7 @@ def problem_page(
     """The page of the problem `name`; `values` are for the places in its sentence.
 
     It says what happened in the visitor's language, a way on, and the trace id. The kinds of problems are the API's
-    own, so that a page and a program are refused alike.
+    own, so that a page and a program are rejected alike.
     """
     parts = parts_of(request)
     visitor = visitor_of(request, parts.tokens)
@@ -203,10 +203,10 @@ async def _too_few(request: Request, kind: ProblemType, error: InsufficientStock
     return problem_page(request, kind.name if error.available else _SOLD_OUT, kind.status, str(error), values)
 
 
-async def _payment_refused(request: Request, error: PaymentRefusedError) -> Response:
+async def _payment_rejected(request: Request, error: PaymentRejectedError) -> Response:
     visitor = visitor_of(request, parts_of(request).tokens)
     is_known = Texts(visitor.language).has(f"problem.{error.problem}")
-    return problem_page(request, error.problem if is_known else _REFUSED, error.status, str(error))
+    return problem_page(request, error.problem if is_known else _REJECTED, error.status, str(error))
 
 
 async def _page_error(request: Request, error: PageError) -> Response:

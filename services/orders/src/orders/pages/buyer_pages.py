@@ -25,7 +25,7 @@ from orders.pages.parts import (
     needs,
 )
 from orders.pages.visitor import Cart, is_quantity, keep_cart, parse_cart
-from orders.service.payments import DECLINED, OrderToPay, PaymentRefusedError, PaymentsUnavailableError, PaymentView
+from orders.service.payments import DECLINED, OrderToPay, PaymentRejectedError, PaymentsUnavailableError, PaymentView
 from orders.service.place_order import OrderRequest
 from orders.service.use_case import OrderFilter
 from servicekit.auth import ORDERS_READ, ORDERS_WRITE, PAYMENTS_WRITE, PRODUCTS_WRITE, Caller
@@ -333,7 +333,7 @@ async def pay(
     leave_place(request.scope)
     try:
         await parts.desk.pay(caller, OrderToPay(order.order_id, order.total_minor, order.currency), method, key)
-    except PaymentRefusedError as error:
+    except PaymentRejectedError as error:
         # The page of the order says that it was declined, and lets the buyer try again.
         if error.problem != PAYMENT_DECLINED:
             raise
@@ -356,7 +356,7 @@ async def _pay_box(parts: PageParts, caller: Caller, order_id: str) -> PayBox:
     """Never fails: an order can be looked at, and cancelled, while payments is away."""
     try:
         methods, payments = await asyncio.gather(parts.desk.methods(caller), parts.desk.payments_of(caller, order_id))
-    except (PaymentsUnavailableError, PaymentRefusedError):
+    except (PaymentsUnavailableError, PaymentRejectedError):
         return PayBox(is_away=True)
     return PayBox(methods, payments[0] if payments else None)
 

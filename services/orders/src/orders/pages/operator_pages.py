@@ -81,7 +81,7 @@ async def refunds(
     status: Wish = "",
     cursor: Annotated[Cursor | None, Query()] = None,
 ) -> Response:
-    """All refunds, or those that the gateway has refused."""
+    """All refunds, or those that the gateway has rejected."""
     if status not in ("", FAILED):
         raise BadFormError(f"{status!r} is not a state by which refunds are listed")
     page = await parts.desk.refunds(caller, cursor, status or None)

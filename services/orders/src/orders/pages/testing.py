@@ -9,7 +9,7 @@ from orders.service.payments import (
     DECLINED,
     IN_PROGRESS,
     OrderToPay,
-    PaymentRefusedError,
+    PaymentRejectedError,
     PaymentsUnavailableError,
     PaymentView,
     RefundPage,
@@ -25,13 +25,13 @@ METHODS = ("card", "wallet", "bank_transfer")
 
 
 class ScriptedDesk:
-    """Implements `PaymentDesk`. `decides` is the status of new payments, `refuses_with` an error instead of any."""
+    """Implements `PaymentDesk`. `decides` is the status of new payments, `rejects_with` an error instead of any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.decides = IN_PROGRESS
         self.is_away = False
-        self.refuses_with: PaymentRefusedError | None = None
+        self.rejects_with: PaymentRejectedError | None = None
         self.payments: dict[str, PaymentView] = {}  # by idempotency key
         self.all_refunds: dict[str, RefundView] = {}  # by idempotency key
         self.heard: dict[str, str] = {}  # by order id
@@ -43,8 +43,8 @@ class ScriptedDesk:
 
     async def pay(self, caller: Caller, order: OrderToPay, method: str, key: str) -> PaymentView:
         self._answer(caller)
-        if self.refuses_with is not None:
-            raise self.refuses_with
+        if self.rejects_with is not None:
+            raise self.rejects_with
         if key not in self.payments:
             is_captured = self.decides not in (IN_PROGRESS, DECLINED)
             self.payments[key] = PaymentView(
@@ -60,7 +60,7 @@ class ScriptedDesk:
                 decline_reason="insufficient-funds" if self.decides == DECLINED else None,
             )
         if self.payments[key].status == DECLINED:
-            raise PaymentRefusedError("payment-declined", 402, "the gateway declined it")
+            raise PaymentRejectedError("payment-declined", 402, "the gateway declined it")
         return self.payments[key]
 
     async def payments_of(self, caller: Caller, order_id: str) -> tuple[PaymentView, ...]:
@@ -72,7 +72,7 @@ class ScriptedDesk:
         for payment in self.payments.values():
             if payment.payment_id == payment_id:
                 return payment
-        raise PaymentRefusedError("unknown-payment", 404, f"there is no payment {payment_id!r}")
+        raise PaymentRejectedError("unknown-payment", 404, f"there is no payment {payment_id!r}")
 
     async def heard_of(self, caller: Caller, order_ids: Sequence[str]) -> dict[str, str]:
         self._answer(caller)
@@ -87,7 +87,7 @@ class ScriptedDesk:
         if key not in self.all_refunds:
             place, payment = next(one for one in self.payments.items() if one[1].payment_id == payment_id)
             if amount_minor > payment.amount_minor - payment.refunded_minor:
-                raise PaymentRefusedError("refund-too-large", 422, "more than what is left")
+                raise PaymentRejectedError("refund-too-large", 422, "more than what is left")
             now_ms = self._clock.wall_ms()
             self.payments[place] = replace(
                 payment, refunded_minor=payment.refunded_minor + amount_minor, status="PARTIALLY_REFUNDED"
@@ -107,13 +107,13 @@ class ScriptedDesk:
 
     async def retry_refund(self, caller: Caller, payment_id: str, refund_id: str) -> RefundView:
         self._answer(caller)
-        if self.refuses_with is not None:
-            raise self.refuses_with
+        if self.rejects_with is not None:
+            raise self.rejects_with
         for key, refund in self.all_refunds.items():
             if (refund.payment_id, refund.refund_id) == (payment_id, refund_id):
                 self.all_refunds[key] = replace(refund, status="REFUNDED", failure=None)
                 return self.all_refunds[key]
-        raise PaymentRefusedError("unknown-refund", 404, f"there is no refund {refund_id!r}")
+        raise PaymentRejectedError("unknown-refund", 404, f"there is no refund {refund_id!r}")
 
     async def refunds(self, caller: Caller, cursor: str | None, status: str | None = None) -> RefundPage:
         self._answer(caller)

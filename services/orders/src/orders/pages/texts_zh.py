@@ -262,7 +262,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "problem.unknown-dead-letter": "这封死信已被处理。",
         "problem.unknown-payment": "没有这笔付款。",
         "problem.stopping": "商店即将重启，请稍后重试。",
-        "problem.payment-refused": "付款被拒绝。",
+        "problem.payment-rejected": "付款被拒绝。",
         "problem.order-closed": "该订单已不能付款。",
         "problem.order-not-payable": "该订单已不能付款。",
         "problem.already-paid": "该订单已付款。",

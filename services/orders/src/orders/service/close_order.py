@@ -28,7 +28,7 @@ from orders.service.payments import (
     AcceptPayment,
     PaymentDesk,
     PaymentOutcome,
-    PaymentRefusedError,
+    PaymentRejectedError,
     PaymentsUnavailableError,
 )
 from orders.service.status_commands import Command
@@ -77,8 +77,8 @@ class LatePayments:
         caller = Caller(order.buyer_id, frozenset({PAYMENTS_READ}))
         try:
             found = await self._desk.payment(caller, order.hold.payment_id)
-        except (PaymentsUnavailableError, PaymentRefusedError) as error:
-            if isinstance(error, PaymentRefusedError) and error.problem == UNKNOWN_PAYMENT:
+        except (PaymentsUnavailableError, PaymentRejectedError) as error:
+            if isinstance(error, PaymentRejectedError) and error.problem == UNKNOWN_PAYMENT:
                 return LatePayment.NONE
             log.warning("payments does not say what became of a payment", order_id=order.order_id, error=str(error))
             return LatePayment.UNDECIDED

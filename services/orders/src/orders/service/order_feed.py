@@ -154,7 +154,7 @@ class OrderStream:
             try:
                 order = await self._orders.order(self.order_id, self.caller)
             except StorageUnavailableError as error:
-                # A new stream would be refused as well: better late than gone.
+                # A new stream would be rejected as well: better late than gone.
                 log.warning("a followed order cannot be read now", order_id=self.order_id, error=str(error))
                 order = last
             yield None if order == last else order

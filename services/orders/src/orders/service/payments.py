@@ -3,8 +3,8 @@
 The errors around the shop's pages, beside those of the domain; the tree goes on from servicekit.errors:
 
 ServiceError
-├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
-│   ├── PaymentRefusedError
+├── RejectedError                the request cannot be carried out as it stands; repeating it changes nothing
+│   ├── PaymentRejectedError
 │   ├── UnknownPaymentError
 │   └── UnknownDeadLetterError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
@@ -26,11 +26,11 @@ from orders.service import events
 from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, find_visible, origin_of
 from osenv import Clock
 from servicekit.auth import Caller
-from servicekit.errors import ConsumedBeforeError, RefusedError, TryAgainError
+from servicekit.errors import ConsumedBeforeError, RejectedError, TryAgainError
 from servicekit.sql.units import TransactionalPublisher, require_first
 
 
-class PaymentRefusedError(RefusedError):
+class PaymentRejectedError(RejectedError):
     """Payments said no. `problem` is its kind of problem, such as "order-closed", and `status` the HTTP status."""
 
     def __init__(self, problem: str, status: int, detail: str) -> None:
@@ -39,7 +39,7 @@ class PaymentRefusedError(RefusedError):
         self.status = status
 
 
-class UnknownPaymentError(RefusedError):
+class UnknownPaymentError(RejectedError):
     """The order has no payment with this id."""
 
     def __init__(self, payment_id: str) -> None:
@@ -47,7 +47,7 @@ class UnknownPaymentError(RefusedError):
         self.payment_id = payment_id
 
 
-class UnknownDeadLetterError(RefusedError):
+class UnknownDeadLetterError(RejectedError):
     """There is no such dead letter, or it was dealt with already."""
 
     def __init__(self, group: str, letter_id: str) -> None:
@@ -117,7 +117,7 @@ class RefundView:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the gateway has refused it, so that it can be tried again."""
+        """Whether the gateway has rejected it, so that it can be tried again."""
         return self.status == FAILED
 
 
@@ -139,7 +139,7 @@ class OrderToPay:
 
 
 class PaymentDesk(Protocol):
-    """All methods raise PaymentsUnavailableError when there is no usable answer, and PaymentRefusedError.
+    """All methods raise PaymentsUnavailableError when there is no usable answer, and PaymentRejectedError.
 
     Every call is made for a caller, and the other side decides what the caller may do. Amounts are minor units, times
     are wall-clock milliseconds. Statuses, methods and reasons are the other side's words, kept as text: a page shows a
@@ -168,7 +168,7 @@ class PaymentDesk(Protocol):
         """Give a part or all of a payment back, once for each key."""
 
     async def retry_refund(self, caller: Caller, payment_id: str, refund_id: str) -> RefundView:
-        """Try a refund again that the gateway has refused; another one is answered as it stands."""
+        """Try a refund again that the gateway has rejected; another one is answered as it stands."""
 
     async def refunds(self, caller: Caller, cursor: str | None, status: str | None = None) -> RefundPage:
         """The refunds of all payments, or those that stand there, newest first."""
@@ -215,7 +215,7 @@ class AcceptPayment:
             async with self._units.autocommit() as unit:
                 order = await unit.orders.get(payment.order_id)
                 verdict = judge(order, payment)
-                # Only such a payment can have been refused before: a verdict other than PAY is final.
+                # Only such a payment can have been rejected before: a verdict other than PAY is final.
                 if isinstance(verdict, RefundReason) and await unit.refunds.is_requested(payment.payment_id):
                     return PaymentOutcome.REFUND_REQUESTED_BEFORE
             if verdict is Verdict.IGNORE:
@@ -258,7 +258,7 @@ async def _consume(unit: UnitOfWork, payment: Payment, now_ms: int) -> None:
     """Raises ConsumedBeforeError.
 
     The key names order and payment: a payment that comes for another order is no repetition, and must not be taken for
-    one. The database refuses it, and it ends where an operator finds it.
+    one. The database rejects it, and it ends where an operator finds it.
     """
     key = f"{payment.order_id}/{payment.payment_id}"
     await require_first(unit.inbox, events.PAYMENT_HANDLER_GROUP, key, now_ms)

@@ -12,7 +12,7 @@ from orders.domain.product import Product
 from orders.service import events
 from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, annotate_span, origin_of
 from osenv import Clock, Rng
-from servicekit.errors import RefusedError
+from servicekit.errors import RejectedError
 from servicekit.sql.units import InFlightKeys, KeyClaim, TransactionalPublisher, fingerprint
 
 
@@ -102,7 +102,7 @@ class PlaceOrder:
     """The use case behind POST /orders.
 
     Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly
-    then its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once
+    then its `created` message is delivered. A rejected request leaves no trace, so that its key may be used again once
     stock is back. Prices are read before the message is sent, because it names them; stock is decided inside the unit,
     and so is whether the product is still on sale at that price.
     """
@@ -144,11 +144,11 @@ class PlaceOrder:
             claim = KeyClaim(request.buyer_id, key, fingerprint(request), order.order_id)
 
             async def write(unit: UnitOfWork) -> None:
-                refused = await unit.orders.place(order, first, claim)
-                if refused:
-                    line = next(line for line in order.lines if line.product_id in refused)
+                rejected = await unit.orders.place(order, first, claim)
+                if rejected:
+                    line = next(line for line in order.lines if line.product_id in rejected)
                     found = await unit.products.find([line.product_id])
-                    raise _refusal(line, found[line.product_id])
+                    raise _rejection(line, found[line.product_id])
 
             annotate_span(order)
             await self._transactions.publish(events.created(order), write)
@@ -168,7 +168,7 @@ class PlaceOrder:
         )
 
 
-def _refusal(line: OrderLine, current: Product) -> RefusedError:
+def _rejection(line: OrderLine, current: Product) -> RejectedError:
     if not current.is_on_sale:
         return SaleEndedError(line.product_id)
     if current.price_minor != line.unit_price_minor:

@@ -2,8 +2,8 @@
 
     POST /v1/charges, GET /v1/charges/{payment_id}, POST /v1/refunds, GET /v1/refunds/{refund_id}, GET /v1/book
 
-Invariant: nothing but the port's errors comes out of here. What contradicts the request is GatewayRefusedError: 409 and
-422, and a charge or refund that the gateway keeps with other terms. Everything else that is no answer is
+Invariant: nothing but the port's errors comes out of here. What contradicts the request is GatewayRejectedError: 409
+and 422, and a charge or refund that the gateway keeps with other terms. Everything else that is no answer is
 GatewayUnavailableError: then the outcome is unknown, and asking again changes nothing.
 """
 
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 import telemetry
-from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
+from payments.domain.errors import GatewayRejectedError, GatewayUnavailableError
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
 from servicekit.http.client import http_client
 
@@ -29,7 +29,7 @@ TEXT_MAX_CHARACTERS = 300
 NUMBER_MAX = 2**63 - 1  # what the database holds
 
 _PROBLEM_PREFIX = "urn:hourglass:problem:"
-_REFUSALS = (409, 422)
+_REJECTIONS = (409, 422)
 
 
 class HttpGateway:
@@ -71,8 +71,8 @@ class HttpGateway:
 
     async def _command(self, path: str, terms: dict[str, Any]) -> _Answer:
         answer = await self._send("POST", path, terms)
-        if answer.status in _REFUSALS:
-            raise GatewayRefusedError(f"the gateway refused POST {path}: {answer.complaint()}")
+        if answer.status in _REJECTIONS:
+            raise GatewayRejectedError(f"the gateway rejected POST {path}: {answer.complaint()}")
         answer.require_success()
         answer.require_terms(terms)
         return answer
@@ -126,13 +126,13 @@ class _Answer:
             raise self.unreadable(f"{name} is not {value!r}")
 
     def require_terms(self, terms: dict[str, Any]) -> None:
-        """Raises GatewayRefusedError when what the gateway keeps is not what was asked for."""
+        """Raises GatewayRejectedError when what the gateway keeps is not what was asked for."""
         missing = [name for name in terms if name not in self.members]
         if missing:
             raise self.unreadable(f"it has no {', '.join(missing)}")
         wrong = [name for name, value in terms.items() if self.members[name] != value]
         if wrong:
-            raise GatewayRefusedError(f"the gateway answered {self._what} with another {', '.join(wrong)}")
+            raise GatewayRejectedError(f"the gateway answered {self._what} with another {', '.join(wrong)}")
 
     def text(self, name: str) -> str:
         found = self.members.get(name)

@@ -125,14 +125,14 @@ class OtelPaymentMeter:
 
 
 def failed_refunds(units: Units, clock: Clock) -> StoredGauge:
-    """The gauge of refunds that the gateway has refused."""
+    """The gauge of refunds that the gateway has rejected."""
 
     async def read() -> dict[str, int]:
         async with units.snapshot() as unit:
             return {"failed": await unit.refunds.count_failed()}
 
     return StoredGauge(
-        "hourglass.refunds.failed", read, clock, unit="{refund}", description="refunds that the gateway has refused"
+        "hourglass.refunds.failed", read, clock, unit="{refund}", description="refunds that the gateway has rejected"
     )
 
 

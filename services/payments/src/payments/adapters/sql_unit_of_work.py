@@ -35,7 +35,7 @@ from servicekit.sql.tables import SqlInbox, SqlTransactionRows
 
 _ADD_EVENT = insert(gateway_events)
 _FIND_EVENT = select(gateway_events).where(gateway_events.c.event_id == bindparam("wanted_id"))
-_REFUSED = (
+_REJECTED = (
     select(gateway_events)
     .where(gateway_events.c.status == EventStatus.REFUSED)
     .order_by(gateway_events.c.received_at_ms.desc(), gateway_events.c.event_id)
@@ -67,8 +67,8 @@ class SqlGatewayEvents:
     async def count_by_status(self) -> dict[EventStatus, int]:
         return await counters.of_each(self._connection, "gateway-events/", EventStatus)
 
-    async def refused(self, limit: int) -> list[KnownEvent]:
-        return [_known(row) for row in await self._connection.execute(_REFUSED, {"rows_max": limit})]
+    async def rejected(self, limit: int) -> list[KnownEvent]:
+        return [_known(row) for row in await self._connection.execute(_REJECTED, {"rows_max": limit})]
 
 
 def _known(row: Row[tuple[object, ...]]) -> KnownEvent:

@@ -29,7 +29,7 @@ NOT_REFUNDABLE = ProblemType("not-refundable", 409, "No money of this payment ca
 REFUND_TOO_LARGE = ProblemType(
     "refund-too-large", 422, "More than is left of the payment", ("payment_id", "amount_minor", "refundable_minor")
 )
-REFUND_FAILED = ProblemType("refund-failed", 409, "The gateway has refused the refund; it is kept, to be tried again")
+REFUND_FAILED = ProblemType("refund-failed", 409, "The gateway has rejected the refund; it is kept, to be tried again")
 PAYMENT_CHANGED = ProblemType("payment-changed", 503, "Other requests kept changing the payment", retry_after_s=1)
 INVALID_SIGNATURE = ProblemType("invalid-signature", 401, "The signature of the webhook is not valid")
 NOT_A_WEBHOOK = ProblemType("not-a-webhook", 422, "The body is not one of the gateway's events")

@@ -116,7 +116,7 @@ async def pay_order(
     """The buyer is the token's subject; another buyer's order is answered as one that is not known.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
-    and with the header `Idempotency-Replayed: true`. A refused request uses up no key; a declined one does."""
+    and with the header `Idempotency-Replayed: true`. A rejected request uses up no key; a declined one does."""
     paid = await use_cases.pay_order(new_payment.to_request(caller.subject), key)
     payment = paid.payment
     headers = {"Location": f"/payments/{payment.payment_id}"}
@@ -231,7 +231,7 @@ async def refund_payment(  # noqa: PLR0917 - FastAPI passes them by name
     """A part of the money, or all of it; the refunds of a payment are together never more than it took.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
-    and with the header `Idempotency-Replayed: true`. A refused request uses up no key; one that the gateway refused
+    and with the header `Idempotency-Replayed: true`. A rejected request uses up no key; one that the gateway rejected
     does."""
     made = await use_cases.refund_part(new_refund.to_request(payment_id), caller, key)
     headers = {"Location": f"/payments/{payment_id}/refunds"}
@@ -246,7 +246,7 @@ async def refund_payment(  # noqa: PLR0917 - FastAPI passes them by name
 @refunds_router.post(
     "/payments/{payment_id}/refunds/{refund_id}/retry",
     response_model=RefundAnswer,
-    summary="Try a refund again that the gateway has refused",
+    summary="Try a refund again that the gateway has rejected",
     responses=_RETRY_ANSWERS
     | documented(
         problem.UNKNOWN_PAYMENT,

@@ -1,7 +1,7 @@
 """The errors of payments, below the errors that every service has (servicekit.errors).
 
 ServiceError
-├── RefusedError
+├── RejectedError
 │   ├── UnknownPaymentError
 │   ├── UnknownRefundError
 │   ├── UnknownOrderError           it may become known in a moment: its event is on the way
@@ -16,7 +16,7 @@ ServiceError
 │   ├── InvalidSignatureError       the sender is not the gateway, or sent it long ago
 │   ├── EventKnownError             the gateway's event was taken note of before
 │   ├── PostedBeforeError           the ledger has this posting: what asked for it twice is a fault on this side
-│   └── GatewayRefusedError         what was asked of the gateway makes no sense: a fault on this side
+│   └── GatewayRejectedError        what was asked of the gateway makes no sense: a fault on this side
 └── TryAgainError
     ├── PaymentInProgressError
     ├── NotCapturedYetError
@@ -28,10 +28,10 @@ ServiceError
 
 from __future__ import annotations
 
-from servicekit.errors import RefusedError, TryAgainError
+from servicekit.errors import RejectedError, TryAgainError
 
 
-class UnknownPaymentError(RefusedError):
+class UnknownPaymentError(RejectedError):
     """There is no payment with this id, or it is another buyer's: the answer does not tell which."""
 
     def __init__(self, payment_id: str) -> None:
@@ -39,7 +39,7 @@ class UnknownPaymentError(RefusedError):
         self.payment_id = payment_id
 
 
-class UnknownRefundError(RefusedError):
+class UnknownRefundError(RejectedError):
     """The payment has no refund with this id."""
 
     def __init__(self, refund_id: str) -> None:
@@ -47,7 +47,7 @@ class UnknownRefundError(RefusedError):
         self.refund_id = refund_id
 
 
-class UnknownOrderError(RefusedError):
+class UnknownOrderError(RejectedError):
     """No event has told of this order yet, or it is another buyer's: the answer does not tell which."""
 
     def __init__(self, order_id: str) -> None:
@@ -55,7 +55,7 @@ class UnknownOrderError(RefusedError):
         self.order_id = order_id
 
 
-class WrongAmountError(RefusedError):
+class WrongAmountError(RejectedError):
     """An order is paid whole: no more, no less."""
 
     def __init__(self, order_id: str, amount_minor: int, total_minor: int) -> None:
@@ -65,7 +65,7 @@ class WrongAmountError(RefusedError):
         self.total_minor = total_minor
 
 
-class WrongCurrencyError(RefusedError):
+class WrongCurrencyError(RejectedError):
     """An order is paid in its own currency."""
 
     def __init__(self, order_id: str, currency: str, order_currency: str) -> None:
@@ -75,7 +75,7 @@ class WrongCurrencyError(RefusedError):
         self.order_currency = order_currency
 
 
-class OrderClosedError(RefusedError):
+class OrderClosedError(RejectedError):
     """The order is over; nothing was charged."""
 
     def __init__(self, order_id: str) -> None:
@@ -83,7 +83,7 @@ class OrderClosedError(RefusedError):
         self.order_id = order_id
 
 
-class OrderNotPayableError(RefusedError):
+class OrderNotPayableError(RejectedError):
     """Orders lets no payment of the order begin. `hold_ended_ms_ago` is None if this one has never held the order."""
 
     def __init__(self, order_id: str, hold_ended_ms_ago: int | None) -> None:
@@ -92,7 +92,7 @@ class OrderNotPayableError(RefusedError):
         self.hold_ended_ms_ago = hold_ended_ms_ago
 
 
-class AlreadyPaidError(RefusedError):
+class AlreadyPaidError(RejectedError):
     """The order's money is here."""
 
     def __init__(self, order_id: str) -> None:
@@ -100,7 +100,7 @@ class AlreadyPaidError(RefusedError):
         self.order_id = order_id
 
 
-class IllegalTransitionError(RefusedError):
+class IllegalTransitionError(RejectedError):
     """The status of the payment or refund does not allow the change."""
 
     def __init__(self, what: str, status: str, reason: str) -> None:
@@ -109,7 +109,7 @@ class IllegalTransitionError(RefusedError):
         self.reason = reason
 
 
-class RefundMismatchError(RefusedError):
+class RefundMismatchError(RejectedError):
     """A refund was asked for with another order, amount or currency than the payment's."""
 
     def __init__(self, payment_id: str) -> None:
@@ -117,7 +117,7 @@ class RefundMismatchError(RefusedError):
         self.payment_id = payment_id
 
 
-class RefundTooLargeError(RefusedError):
+class RefundTooLargeError(RejectedError):
     """More was asked back than is left of the payment."""
 
     def __init__(self, payment_id: str, amount_minor: int, refundable_minor: int) -> None:
@@ -127,11 +127,11 @@ class RefundTooLargeError(RefusedError):
         self.refundable_minor = refundable_minor
 
 
-class InvalidSignatureError(RefusedError):
+class InvalidSignatureError(RejectedError):
     """The signature of a webhook is missing, malformed, wrong or not of this moment."""
 
 
-class EventKnownError(RefusedError):
+class EventKnownError(RejectedError):
     """Another delivery of this event was faster; the only effect is that what this one would write is rolled back."""
 
     def __init__(self, event_id: str) -> None:
@@ -139,7 +139,7 @@ class EventKnownError(RefusedError):
         self.event_id = event_id
 
 
-class PostedBeforeError(RefusedError):
+class PostedBeforeError(RejectedError):
     """Money would be booked twice; whatever led here is rolled back."""
 
     def __init__(self, posting_id: str) -> None:
@@ -147,7 +147,7 @@ class PostedBeforeError(RefusedError):
         self.posting_id = posting_id
 
 
-class GatewayRefusedError(RefusedError):
+class GatewayRejectedError(RejectedError):
     """The gateway knows the id, or does not, in a way that contradicts what it is asked."""
 
 

@@ -60,7 +60,7 @@ class GatewayEvent:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What becomes of an event, and why, if it is refused."""
+    """What becomes of an event, and why, if it is rejected."""
 
     status: EventStatus
     reason: str | None = None
@@ -73,31 +73,31 @@ _REPEATED = Judgement(EventStatus.REPEATED)
 def judge(event: GatewayEvent, payment: Payment | None, refund: Refund | None) -> Judgement:
     """What becomes of the event, given the payment and the refund that it names, None where they are unknown."""
     if payment is None:
-        return _refused(f"there is no payment {event.payment_id!r}")
+        return _rejected(f"there is no payment {event.payment_id!r}")
     if event.order_id != payment.order_id:
-        return _refused(f"the payment is of order {payment.order_id!r}, not {event.order_id!r}")
+        return _rejected(f"the payment is of order {payment.order_id!r}, not {event.order_id!r}")
     if event.currency != payment.currency:
-        return _refused(f"the payment is in {payment.currency}, not {event.currency}")
+        return _rejected(f"the payment is in {payment.currency}, not {event.currency}")
     if event.kind is EventKind.REFUND_REFUNDED:
         return _judge_refund(event, refund)
     if event.amount_minor != payment.amount_minor:
-        return _refused(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")
+        return _rejected(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")
     took_money = payment.status in TOOK_MONEY
     if payment.status is PaymentStatus.CREATED or (event.kind is EventKind.CHARGE_CAPTURED and not took_money):
         return _HANDLED
     is_known = took_money == (event.kind is EventKind.CHARGE_CAPTURED)
-    return _REPEATED if is_known else _refused(f"the payment is {payment.status} already")
+    return _REPEATED if is_known else _rejected(f"the payment is {payment.status} already")
 
 
 def _judge_refund(event: GatewayEvent, refund: Refund | None) -> Judgement:
     if refund is None or refund.payment_id != event.payment_id:
-        return _refused(f"the payment has no refund {event.refund_id!r}")
+        return _rejected(f"the payment has no refund {event.refund_id!r}")
     if event.amount_minor != refund.amount_minor:
-        return _refused(f"the refund is of {refund.amount_minor}, not {event.amount_minor}")
+        return _rejected(f"the refund is of {refund.amount_minor}, not {event.amount_minor}")
     return _REPEATED if refund.status is RefundStatus.REFUNDED else _HANDLED
 
 
-def _refused(reason: str) -> Judgement:
+def _rejected(reason: str) -> Judgement:
     return Judgement(EventStatus.REFUSED, reason)
 
 

@@ -2,7 +2,7 @@
 
 Invariants: the refunds of a payment are together never more than it took (Payment.refund_requested_minor counts them);
 a refund's id follows from its request, so that a repeated request is for the same refund. A status changes only by a
-row of TRANSITIONS. What is asked for is never given up: REFUNDED is the only end; a refund that the gateway refuses is
+row of TRANSITIONS. What is asked for is never given up: REFUNDED is the only end; a refund that the gateway rejects is
 FAILED until a person has it tried again, under the same id, and its money counts as asked for meanwhile.
 """
 
@@ -21,7 +21,7 @@ class RefundStatus(enum.StrEnum):
     """Where a refund stands. REQUESTED is the intent: the gateway may have given the money back already."""
 
     REQUESTED = "REQUESTED"
-    FAILED = "FAILED"  # the gateway has refused it; a person has to look
+    FAILED = "FAILED"  # the gateway has rejected it; a person has to look
     REFUNDED = "REFUNDED"
 
 
@@ -33,7 +33,7 @@ class RefundChange(enum.StrEnum):
     RETRIED = "retried"
 
 
-# A gateway that has refused a refund may tell all the same that it was made: then it was.
+# A gateway that has rejected a refund may tell all the same that it was made: then it was.
 TRANSITIONS = MappingProxyType(
     {
         (RefundStatus.REQUESTED, RefundChange.REFUNDED): RefundStatus.REFUNDED,
@@ -96,7 +96,7 @@ class Refund:
         return replace(self, status=self._after(RefundChange.REFUNDED), refunded_at_ms=at_ms, failure=None)
 
     def failed(self, failure: str) -> Refund:
-        """The refund after the gateway has refused it. Raises IllegalTransitionError."""
+        """The refund after the gateway has rejected it. Raises IllegalTransitionError."""
         return replace(self, status=self._after(RefundChange.FAILED), failure=failure)
 
     def retried(self) -> Refund:

@@ -91,21 +91,21 @@ class PaymentGateway(Protocol):
     """
 
     async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
-        """Take the money, once per payment id. Raises GatewayRefusedError if the id was used with other terms."""
+        """Take the money, once per payment id. Raises GatewayRejectedError if the id was used with other terms."""
 
     async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
         """What became of the charge; None if the gateway has never heard of its id.
 
-        Raises GatewayRefusedError if it knows the id with other terms.
+        Raises GatewayRejectedError if it knows the id with other terms.
         """
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
-        """Give money back, once per refund id. Raises GatewayRefusedError if that makes no sense."""
+        """Give money back, once per refund id. Raises GatewayRejectedError if that makes no sense."""
 
     async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
         """What became of the refund; None if the gateway has never heard of its id.
 
-        Raises GatewayRefusedError if it knows the id with other terms.
+        Raises GatewayRejectedError if it knows the id with other terms.
         """
 
     async def book(self) -> GatewayBook:

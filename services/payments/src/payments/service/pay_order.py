@@ -44,7 +44,7 @@ class PayOrder:
     """The use case behind POST /payments.
 
     Invariants: a buyer's key makes at most one payment; an order has at most one payment that is not DECLINED; no money
-    moves before the intent is committed. A refused request leaves no trace, so that its key may be used again.
+    moves before the intent is committed. A rejected request leaves no trace, so that its key may be used again.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from payments.service.use_case import KnownEvent, PageKey, PaymentFilter, UnitOf
 from servicekit.auth import PAYMENTS_ALL, Caller
 from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 
-REFUSED_EVENTS_SHOWN = 10
+REJECTED_EVENTS_SHOWN = 10
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class Queries:
             captured_minor, refunded_minor = await unit.ledger.captured_and_refunded_minor()
             balances = await unit.ledger.balances()
             events = await unit.gateway_events.count_by_status()
-            refused = await unit.gateway_events.refused(REFUSED_EVENTS_SHOWN)
+            rejected = await unit.gateway_events.rejected(REJECTED_EVENTS_SHOWN)
             outbox_messages = await unit.outbox.count()
         return Statistics(
             payments=payments,
@@ -114,7 +114,7 @@ class Queries:
             refunded_minor=refunded_minor,
             ledger=balances,
             gateway_events=events,
-            refused_events=refused,
+            refused_events=rejected,
             outbox_messages=outbox_messages,
             gateway=await self._gateway.book(),
         )

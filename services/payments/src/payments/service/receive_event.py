@@ -34,8 +34,8 @@ class WebhookSignatures:
         Gateway-Signature: t=<unix seconds>,v1=<hex of HMAC-SHA256 over "<t>." and the raw body>[,v1=...]
 
     Invariants: the body is checked as it came, byte for byte, before anything reads it; a signature is compared in
-    constant time; one that is older or newer than WINDOW_S is refused, so that what was overheard is of use for so long
-    at most. Several v1, and several secrets here, let both sides change a secret without losing an event.
+    constant time; one that is older or newer than WINDOW_S is rejected, so that what was overheard is of use for so
+    long at most. Several v1, and several secrets here, let both sides change a secret without losing an event.
     """
 
     def __init__(self, secrets: Sequence[str], clock: Clock) -> None:
@@ -125,7 +125,7 @@ class ReceiveEvent:
         await self._bookkeeper.noted(event, judgement)
         if judgement.status is EventStatus.REFUSED:
             log.error(
-                "an event of the gateway was refused",
+                "an event of the gateway was rejected",
                 event_id=event.event_id,
                 kind=event.kind,
                 payment_id=event.payment_id,

@@ -104,8 +104,8 @@ class RefundPart:
     """The use case behind POST /payments/{payment_id}/refunds.
 
     Invariants: an operator's key makes at most one refund, whose id follows from the key; the refunds of a payment are
-    together never more than it took, however many are asked for at the same moment: the database counts them. A refused
-    request leaves no trace, so that its key may be used again.
+    together never more than it took, however many are asked for at the same moment: the database counts them. A
+    rejected request leaves no trace, so that its key may be used again.
     """
 
     def __init__(self, units: Units, settlement: Settlement, wake: WakeUp, clock: Clock) -> None:
@@ -176,7 +176,7 @@ class RetryRefund:
         self._wake = wake
 
     async def __call__(self, payment_id: str, refund_id: str, caller: Caller) -> Refund:
-        """The refund as far as it came: FAILED again, when the gateway refuses it again.
+        """The refund as far as it came: FAILED again, when the gateway rejects it again.
 
         Raises UnknownPaymentError, also for a payment that the caller may not see, UnknownRefundError and
         StorageUnavailableError.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from osenv import Clock
-from payments.domain.errors import GatewayRefusedError
+from payments.domain.errors import GatewayRejectedError
 from payments.domain.gateway_event import PayableOrder, PayableStatus
 from payments.domain.payment import TOOK_MONEY, Payment, PaymentStatus
 from payments.domain.refund import RefundStatus, WholeRefundRequest
@@ -21,7 +21,7 @@ from payments.service.refund_payment import RefundPayment
 from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import PageKey, PaymentFilter, UnitOfWork, Units, in_trace_of
 from servicekit.background import WakeUp
-from servicekit.errors import RefusedError, ServiceError, StorageUnavailableError
+from servicekit.errors import RejectedError, ServiceError, StorageUnavailableError
 from servicekit.message import MessagePublisher
 from servicekit.process.reconciler import Finding, Sweep
 
@@ -168,7 +168,7 @@ class Resumer:
                 continue
             if not isinstance(result, ServiceError):
                 raise result
-            if isinstance(result, RefusedError):
+            if isinstance(result, RejectedError):
                 log.error("a payment cannot be finished", id=its_id, error=str(result))
             done.errors.append(result)
 
@@ -178,7 +178,7 @@ class Resumer:
             return (await self._settlement.ask_charge(payment_id)).status is not PaymentStatus.CREATED
 
     async def _ask_refund(self, refund_id: str) -> bool:
-        """Whether the refund is done now, or refused."""
+        """Whether the refund is done now, or rejected."""
         with self._settlement.holding(refund_id):
             refund = await self._settlement.ask_refund(refund_id)
         return refund is None or refund.status is not RefundStatus.REQUESTED
@@ -350,7 +350,7 @@ class LateCapturesCheck:
     async def _ask(self, payment: Payment) -> Captured | None:
         try:
             answer = await self._gateway.find_charge(ChargeRequest.of(payment))
-        except GatewayRefusedError as error:
+        except GatewayRejectedError as error:
             log.error("a charge is not its payment's; a person has to look", id=payment.payment_id, error=str(error))  # noqa: TRY400
             return None
         return answer if isinstance(answer, Captured) else None

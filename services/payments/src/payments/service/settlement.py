@@ -8,7 +8,12 @@ from contextlib import contextmanager
 import structlog
 
 from osenv import Clock
-from payments.domain.errors import GatewayRefusedError, OrderNotPayableError, OrdersUnavailableError, StatusChangedError
+from payments.domain.errors import (
+    GatewayRejectedError,
+    OrderNotPayableError,
+    OrdersUnavailableError,
+    StatusChangedError,
+)
 from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement
 from payments.domain.ledger import capture_posting, refund_posting
 from payments.domain.payment import TOOK_MONEY, Payment, PaymentStatus, StatusChange
@@ -115,7 +120,7 @@ class Bookkeeper:
         return changed, done
 
     async def refund_failed(self, refund: Refund, failure: str) -> Refund:
-        """The gateway has refused the refund; no money moved. Raises IllegalTransitionError as well."""
+        """The gateway has rejected the refund; no money moved. Raises IllegalTransitionError as well."""
         return await self._change_refund(refund, refund.failed(failure))
 
     async def refund_retried(self, refund: Refund) -> Refund:
@@ -215,7 +220,7 @@ class Settlement:
 
         It is still CREATED when the gateway decides later, and DECLINED when the order is over. Raises
         OrdersUnavailableError (nothing was captured), GatewayUnavailableError, StorageUnavailableError and
-        StatusChangedError: this may be called again, and has to be. Raises GatewayRefusedError, which needs a person.
+        StatusChangedError: this may be called again, and has to be. Raises GatewayRejectedError, which needs a person.
         """
         with in_trace_of(payment, SETTLE_PAYMENT):
             try:
@@ -243,15 +248,15 @@ class Settlement:
     async def refund(self, refund: Refund, payment: Payment) -> Refund:
         """Let the gateway give the money of a REQUESTED refund of `payment` back; returns the refund as it stands then.
 
-        It is still REQUESTED when the gateway does so later, and FAILED when the gateway refuses it. Raises as `charge`
-        does, but no GatewayRefusedError.
+        It is still REQUESTED when the gateway does so later, and FAILED when the gateway rejects it. Raises as `charge`
+        does, but no GatewayRejectedError.
         """
         with in_trace_of(payment, REFUND_PAYMENT, refund):
             try:
                 answer = await self._gateway.refund(RefundOrder.of(refund))
-            except GatewayRefusedError as error:
+            except GatewayRejectedError as error:
                 log.error(  # noqa: TRY400 - no fault of the code
-                    "the gateway has refused a refund; a person has to look",
+                    "the gateway has rejected a refund; a person has to look",
                     refund_id=refund.refund_id,
                     payment_id=refund.payment_id,
                     error=str(error),

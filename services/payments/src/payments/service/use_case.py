@@ -154,7 +154,7 @@ class GatewayEvents(Protocol):
     async def count_by_status(self) -> dict[EventStatus, int]:
         """Counts; every status is named."""
 
-    async def refused(self, limit: int) -> list[KnownEvent]:
+    async def rejected(self, limit: int) -> list[KnownEvent]:
         """The latest REFUSED events, newest first."""
 
 

@@ -1119,7 +1119,7 @@ class StoreStatus(_message.Message):
     DURABLE_OFFSET_FIELD_NUMBER: _builtins.int
     INDEXED_OFFSET_FIELD_NUMBER: _builtins.int
     DISK_USED_SHARE_FIELD_NUMBER: _builtins.int
-    WRITE_REFUSAL_FIELD_NUMBER: _builtins.int
+    WRITE_REJECTION_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
     FILES_DELETED_FIELD_NUMBER: _builtins.int
     MESSAGES_CARRIED_FIELD_NUMBER: _builtins.int
@@ -1129,8 +1129,8 @@ class StoreStatus(_message.Message):
     indexed_offset: _builtins.int
     disk_used_share: _builtins.float
     """Used share of the disk, 0 to 1, as of the cleaner's last look."""
-    write_refusal: _builtins.str
-    """Why writes are refused; empty while they are accepted."""
+    write_rejection: _builtins.str
+    """Why writes are rejected; empty while they are accepted."""
     files_deleted: _builtins.int
     """Since the process started: files that the cleaner has deleted, and messages that it had to write again before."""
     messages_carried: _builtins.int
@@ -1145,14 +1145,14 @@ class StoreStatus(_message.Message):
         durable_offset: _builtins.int = ...,
         indexed_offset: _builtins.int = ...,
         disk_used_share: _builtins.float = ...,
-        write_refusal: _builtins.str = ...,
+        write_rejection: _builtins.str = ...,
         damaged: _abc.Iterable[Global___DamagedStretch] | None = ...,
         files_deleted: _builtins.int = ...,
         messages_carried: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirm_offset", b"confirm_offset", "damaged", b"damaged", "disk_used_share", b"disk_used_share", "durable_offset", b"durable_offset", "files_deleted", b"files_deleted", "indexed_offset", b"indexed_offset", "messages_carried", b"messages_carried", "write_refusal", b"write_refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirm_offset", b"confirm_offset", "damaged", b"damaged", "disk_used_share", b"disk_used_share", "durable_offset", b"durable_offset", "files_deleted", b"files_deleted", "indexed_offset", b"indexed_offset", "messages_carried", b"messages_carried", "write_rejection", b"write_rejection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

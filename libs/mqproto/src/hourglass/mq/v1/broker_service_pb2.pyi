@@ -675,8 +675,8 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class HeartbeatAck(_message.Message):
-    """Anything but SUCCESS refuses the groups that the remark names; the client is a member of all others. A group whose
-    active members subscribe differently is refused with SUBSCRIPTION_NOT_CONSISTENT.
+    """Anything but SUCCESS rejects the groups that the remark names; the client is a member of all others. A group whose
+    active members subscribe differently is rejected with SUBSCRIPTION_NOT_CONSISTENT.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -75,8 +75,8 @@ class RegisterBrokerRequest(_message.Message):
     more_follows: _builtins.bool
     """The registration goes on with the next request, and holds with the first one that does not have this."""
     restored: _builtins.bool
-    """Of a master whose store was put back from a backup and that takes nothing yet: it is refused while another replica of
-    its broker_name is registered that has followed a master.
+    """Of a master whose store was put back from a backup and that takes nothing yet: it is rejected while another replica
+    of its broker_name is registered that has followed a master.
     """
     frames_address: _builtins.str
     """host:port that clients can reach by RocketMQ's frames; empty for a broker without them."""
@@ -118,8 +118,8 @@ Global___RegisterBrokerRequest: _TypeAlias = RegisterBrokerRequest  # noqa: Y015
 
 @_typing.final
 class RegisterBrokerResponse(_message.Message):
-    """NOT_LEADER_FOR_QUEUE refuses a master of whose broker_name a master with a higher epoch is registered, or was: it has
-    been superseded, stands in no route, and has to stop accepting writes. It refuses a `restored` one as well, which has
+    """NOT_LEADER_FOR_QUEUE rejects a master of whose broker_name a master with a higher epoch is registered, or was: it has
+    been superseded, stands in no route, and has to stop accepting writes. It rejects a `restored` one as well, which has
     to wait, whatever the epochs are.
     """
 

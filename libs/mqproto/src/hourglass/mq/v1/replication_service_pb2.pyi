@@ -312,7 +312,7 @@ class MasterFrame(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
-    REFUSAL_FIELD_NUMBER: _builtins.int
+    REJECTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def epoch(self) -> Global___Epoch: ...
     @_builtins.property
@@ -328,7 +328,7 @@ class MasterFrame(_message.Message):
     @_builtins.property
     def beat(self) -> Global___MasterHeartbeat: ...
     @_builtins.property
-    def refusal(self) -> Global___Refusal: ...
+    def rejection(self) -> Global___Rejection: ...
     def __init__(
         self,
         *,
@@ -339,13 +339,13 @@ class MasterFrame(_message.Message):
         state: Global___StateDocument | None = ...,
         progress: Global___Progress | None = ...,
         beat: Global___MasterHeartbeat | None = ...,
-        refusal: Global___Refusal | None = ...,
+        rejection: Global___Rejection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "epoch", b"epoch", "event", b"event", "hello", b"hello", "log", b"log", "probe_answer", b"probe_answer", "progress", b"progress", "refusal", b"refusal", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "epoch", b"epoch", "event", b"event", "hello", b"hello", "log", b"log", "probe_answer", b"probe_answer", "progress", b"progress", "rejection", b"rejection", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "epoch", b"epoch", "event", b"event", "hello", b"hello", "log", b"log", "probe_answer", b"probe_answer", "progress", b"progress", "refusal", b"refusal", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "epoch", b"epoch", "event", b"event", "hello", b"hello", "log", b"log", "probe_answer", b"probe_answer", "progress", b"progress", "rejection", b"rejection", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe_answer", "log", "state", "progress", "beat", "refusal"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe_answer", "log", "state", "progress", "beat", "rejection"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -516,7 +516,7 @@ class MasterHeartbeat(_message.Message):
 Global___MasterHeartbeat: _TypeAlias = MasterHeartbeat  # noqa: Y015
 
 @_typing.final
-class Refusal(_message.Message):
+class Rejection(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REMARK_FIELD_NUMBER: _builtins.int
@@ -532,4 +532,4 @@ class Refusal(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
+Global___Rejection: _TypeAlias = Rejection  # noqa: Y015

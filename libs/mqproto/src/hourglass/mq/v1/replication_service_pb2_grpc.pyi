@@ -35,7 +35,7 @@ class ReplicationServiceStub:
     """One stream per slave, open for its life. The slave speaks first: hello; the master answers with its own. Then the slave
     finds out by probes up to where both logs are the same, cuts off what is its own alone, and asks for the rest with
     `follow`; from then on log bytes, states and beats come down, and reports and progress go up. Either side ends the
-    stream when a frame of the other one contradicts what it knows; the refusal that comes before says why.
+    stream when a frame of the other one contradicts what it knows; the rejection that comes before says why.
     """
 
 @_typing.type_check_only
@@ -45,7 +45,7 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     """One stream per slave, open for its life. The slave speaks first: hello; the master answers with its own. Then the slave
     finds out by probes up to where both logs are the same, cuts off what is its own alone, and asks for the rest with
     `follow`; from then on log bytes, states and beats come down, and reports and progress go up. Either side ends the
-    stream when a frame of the other one contradicts what it knows; the refusal that comes before says why.
+    stream when a frame of the other one contradicts what it knows; the rejection that comes before says why.
     """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +58,7 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         """One stream per slave, open for its life. The slave speaks first: hello; the master answers with its own. Then the slave
         finds out by probes up to where both logs are the same, cuts off what is its own alone, and asks for the rest with
         `follow`; from then on log bytes, states and beats come down, and reports and progress go up. Either side ends the
-        stream when a frame of the other one contradicts what it knows; the refusal that comes before says why.
+        stream when a frame of the other one contradicts what it knows; the rejection that comes before says why.
         """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from servicekit.sql.schema import MigrationRefusedError
+from servicekit.sql.schema import MigrationRejectedError
 
 revision = "0002"
 down_revision = "0001"
@@ -16,7 +16,7 @@ _PAID_STATUSES = "'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'"
 
 
 def upgrade() -> None:
-    """Raises MigrationRefusedError while the outbox has unpublished messages."""
+    """Raises MigrationRejectedError while the outbox has unpublished messages."""
     _drop_outbox()
     op.create_table(
         "mq_transaction",
@@ -86,7 +86,7 @@ def downgrade() -> None:
 def _drop_outbox() -> None:
     waiting = op.get_bind().execute(sa.text("SELECT count(*) FROM outbox WHERE published_at_ms IS NULL")).scalar_one()
     if waiting:
-        raise MigrationRefusedError(
+        raise MigrationRejectedError(
             f"{waiting} messages in the outbox are not published, and their orders would never close; start the version"
             " before this one with its queue once more, until GET /statistics says unpublished_messages 0"
         )

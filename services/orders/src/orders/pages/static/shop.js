@@ -6,7 +6,7 @@ const TICK_MS = 250;
 const LOOK_MAX_MS = 10_000;
 const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 30_000;
-const REFUSALS = new Set([401, 403, 404]);
+const REJECTIONS = new Set([401, 403, 404]);
 const FINAL = new Set(["COMPLETED", "CLOSED"]);
 const language = document.documentElement.lang;
 
@@ -121,7 +121,7 @@ async function look() {
     tellTrouble({ look: false, stream: trouble.stream && Boolean(fresh.dataset.events) });
     if (!trouble.stream) failures = 0;
     show(fresh, page.title);
-  } else if (answer && (answer.redirected || (REFUSALS.has(answer.status) && page.querySelector(".problem")))) {
+  } else if (answer && (answer.redirected || (REJECTIONS.has(answer.status) && page.querySelector(".problem")))) {
     location.reload(); // signed out, or gone: the shop's own page says which
   } else {
     mustLookOnceMore = false;
@@ -160,7 +160,7 @@ function follow(order) {
   source.addEventListener("error", () => {
     tellTrouble({ stream: true });
     if (source && source.readyState === EventSource.CLOSED) {
-      // Refused, and the browser has given up: the server may only be busy.
+      // Rejected, and the browser has given up: the server may only be busy.
       stopFollowing();
       retryLater();
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from servicekit.sql.schema import MigrationRefusedError
+from servicekit.sql.schema import MigrationRejectedError
 
 revision = "0003"
 down_revision = "0002"
@@ -79,8 +79,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Ledger and events are lost. Raises MigrationRefusedError for what the version before could not understand."""
-    _refuse_if_not_understood()
+    """Ledger and events are lost. Raises MigrationRejectedError for what the version before could not understand."""
+    _reject_if_not_understood()
     op.drop_table("outbox")
     op.drop_table("gateway_events")
     op.drop_table("ledger_entries")  # and its triggers with it
@@ -99,11 +99,11 @@ def downgrade() -> None:
     _fill(_FILL_BACK)
 
 
-def _refuse_if_not_understood() -> None:
+def _reject_if_not_understood() -> None:
     connection = op.get_bind()
     waiting = connection.execute(sa.text("SELECT count(*) FROM outbox")).scalar_one()
     if waiting:
-        raise MigrationRefusedError(
+        raise MigrationRejectedError(
             f"{waiting} messages in the outbox are not told, and orders would never hear of their money; start this"
             " version with its queue once more, until GET /statistics says outbox_messages 0"
         )
@@ -113,7 +113,7 @@ def _refuse_if_not_understood() -> None:
         )
     ).scalar_one()
     if partial:
-        raise MigrationRefusedError(
+        raise MigrationRejectedError(
             f"{partial} refunds are of a part of their payment, and the version before knows only whole ones"
         )
 

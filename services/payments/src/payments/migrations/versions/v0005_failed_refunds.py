@@ -1,4 +1,4 @@
-"""A refund that the gateway refuses is FAILED, with what the gateway said.
+"""A refund that the gateway rejects is FAILED, with what the gateway said.
 
 SQLite cannot change a check, and the append-only ledger refers to the table, which can therefore not be made anew: its
 definition is edited in place, as SQLite's documentation of ALTER TABLE describes for checks.
@@ -19,7 +19,7 @@ _IS_FAILED = sa.text("status = 'FAILED'")
 
 
 def upgrade() -> None:
-    """No refund has failed yet; one that the gateway refuses does so when it is asked for next."""
+    """No refund has failed yet; one that the gateway rejects does so when it is asked for next."""
     _change_check(_BEFORE, _AFTER)
     check = sa.CheckConstraint("(status = 'FAILED') = (failure IS NOT NULL)", name=op.f("ck_refunds_failure"))
     op.add_column("refunds", sa.Column("failure", sa.Text(), check))

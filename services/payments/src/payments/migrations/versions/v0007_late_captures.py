@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from servicekit.sql.schema import MigrationRefusedError
+from servicekit.sql.schema import MigrationRejectedError
 
 revision = "0007"
 down_revision = "0006"
@@ -29,7 +29,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """What is lost: why payments had been declined before their money was taken.
 
-    Refused while such a payment stands beside another of its order.
+    Rejected while such a payment stands beside another of its order.
     """
     doubled = op.get_bind().execute(
         sa.text(
@@ -39,7 +39,7 @@ def downgrade() -> None:
     )
     orders = doubled.scalar_one()
     if orders:
-        raise MigrationRefusedError(f"{orders} orders have two payments that are not DECLINED; 0006 allows one")
+        raise MigrationRejectedError(f"{orders} orders have two payments that are not DECLINED; 0006 allows one")
     _change_index(_BEFORE)
     op.drop_column("payments", "overruled_decline")
 

@@ -31,7 +31,7 @@ record OpenStore(DefaultMessageStore store) {
         DefaultMessageStore store = new DefaultMessageStore(
             config, new BrokerStatsManager(broker.getBrokerClusterName(), false), null, broker, new ConcurrentHashMap<>());
         if (!store.load()) {
-            throw new IllegalStateException("RocketMQ refuses to load " + root);
+            throw new IllegalStateException("RocketMQ does not load " + root);
         }
         print("loaded", Map.of("minOffset", store.getMinPhyOffset(), "maxOffset", store.getMaxPhyOffset()));
         store.start();

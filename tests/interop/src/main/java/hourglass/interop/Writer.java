@@ -46,7 +46,7 @@ record Writer(OpenStore open) {
     private void put(MessageExtBrokerInner message) {
         PutMessageResult result = open.store().putMessage(message);
         if (!result.isOk()) {
-            throw new IllegalStateException("RocketMQ refuses a message: " + result.getPutMessageStatus());
+            throw new IllegalStateException("RocketMQ rejects a message: " + result.getPutMessageStatus());
         }
         OpenStore.print("put", Map.of(
             "queueOffset", result.getAppendMessageResult().getLogicsOffset(),

@@ -64,16 +64,16 @@ from mqfilter import EXPRESSION_CHARACTERS_MAX, NESTING_MAX, FilterSyntaxError, 
     ],
 )  # fmt: skip
 def test_the_error_names_the_place_and_what_was_expected(expression: str, position: int, sentence: str) -> None:
-    with pytest.raises(FilterSyntaxError, match=f"^at character {position}: .*{re.escape(sentence)}") as refused:
+    with pytest.raises(FilterSyntaxError, match=f"^at character {position}: .*{re.escape(sentence)}") as rejected:
         parse(expression)
-    assert refused.value.position == position
-    assert (refused.value.line, refused.value.column) == (1, position)
+    assert rejected.value.position == position
+    assert (rejected.value.line, rejected.value.column) == (1, position)
 
 
 def test_the_error_in_a_text_of_several_lines_names_line_and_column() -> None:
-    with pytest.raises(FilterSyntaxError, match=r"at character 16 \(line 2, column 10\): expected a value") as refused:
+    with pytest.raises(FilterSyntaxError, match=r"at character 16 \(line 2, column 10\): expected a value") as rejected:
         parse("a = 1\n AND b = ? -- wrong")
-    assert (refused.value.position, refused.value.line, refused.value.column) == (16, 2, 10)
+    assert (rejected.value.position, rejected.value.line, rejected.value.column) == (16, 2, 10)
 
 
 def test_as_many_parentheses_as_are_allowed_and_one_more() -> None:
