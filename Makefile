@@ -138,7 +138,7 @@ lock: setup  ## Pin what requirements/*.in names anew: every platform, with hash
 	sh requirements/install.sh $(VENV) requirements/development.lock
 	$(BIN)/python deploy/docker/runtime_requirements.py
 
-upgrade:  ## Replace the containers of docker compose one by one by what this clone has: name servers, slave, old master, the rest
+upgrade:  ## Replace the containers of docker compose one by one by what this clone has: name servers, replica, old master, the rest
 	$(PYTHON) deploy/docker/upgrade.py
 
 sbom: setup  ## Write what is in the images as CycloneDX (after docker compose build)

@@ -9,7 +9,7 @@ GROUP = f'{BROKER}, messaging_consumer_group_name=~"$group"'
 TOPIC, GROUP_LABEL = "messaging_destination_name", "messaging_consumer_group_name"
 SENDS = 'messaging_operation_type="send"'
 LEVEL = "hourglass_delay_level"
-# A slave has what waits as well, and counts it: of a name it is counted once.
+# A replica has what waits as well, and counts it: of a name it is counted once.
 WAITING_BY_LEVEL = (
     f"sum by ({LEVEL}) (max by (hourglass_broker_name, {LEVEL}) (hourglass_delay_waiting{{{BROKER}}})) > 0"
 )
@@ -26,8 +26,8 @@ QUEUE_NOW = Row(
             height=4,
         ),
         Panel(
-            "Slaves in sync",
-            "Slaves that have all that is acknowledged.",
+            "Replicas in sync",
+            "Replicas that have all that is acknowledged.",
             (("sum(hourglass_replication_slave_in_sync) or vector(0)", ""),),
             kind="stat",
             width=4,
@@ -196,18 +196,18 @@ STORE = Row(
         ),
         Panel(
             "Replication",
-            "The longest wait for slaves in sync that a confirmation ends.",
+            "The longest wait for replicas in sync that a confirmation ends.",
             quantiles("hourglass_replication_ack_duration_seconds", where=BROKER),
             unit="s",
         ),
         Panel(
             "Replication lag",
-            "What a slave does not have yet, as its master sees it.",
+            "What a replica does not have yet, as its master sees it.",
             (
                 (
                     "max by (hourglass_broker_name, hourglass_replication_slave_id)"
                     f" (hourglass_replication_slave_lag_size_bytes{{{BROKER}}})",
-                    "{{hourglass_broker_name}} slave {{hourglass_replication_slave_id}}",
+                    "{{hourglass_broker_name}} replica {{hourglass_replication_slave_id}}",
                 ),
             ),
             unit="bytes",

@@ -240,21 +240,21 @@ def broker_config(name: str) -> BrokerConfig:
 
 
 def test_brokers_understand_their_files_and_make_a_pair() -> None:
-    master, slave = broker_config("broker-a"), broker_config("broker-a-s")
+    master, replica = broker_config("broker-a"), broker_config("broker-a-s")
     assert (master.broker_id, master.broker_role) == (0, BrokerRole.SYNC_MASTER)
-    assert (slave.broker_id, slave.broker_role) == (1, BrokerRole.SLAVE)
-    for config, name in ((master, "broker-a"), (slave, "broker-a-s")):
+    assert (replica.broker_id, replica.broker_role) == (1, BrokerRole.SLAVE)
+    for config, name in ((master, "broker-a"), (replica, "broker-a-s")):
         assert config.broker_name == labels_of(workload(name))["hourglass/broker-name"]
         assert [str(one) for one in config.name_servers] == ["namesrv-0.namesrv:9876", "namesrv-1.namesrv:9876"]
         (container,) = containers_of(workload(name))
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert Path(config.store_path_root_dir).is_relative_to(mounts["store"])
         assert {port["containerPort"] for port in container["ports"]} == {config.listen_port, config.ha_listen_port}
-    master_pairs, slave_pairs = (
+    master_pairs, replica_pairs = (
         set((BASE / f"conf/{name}.conf").read_text(encoding="utf-8").splitlines())
         for name in ("broker-a", "broker-a-s")
     )
-    differing = {line.split(" ")[0] for line in master_pairs ^ slave_pairs if not line.startswith("#")}
+    differing = {line.split(" ")[0] for line in master_pairs ^ replica_pairs if not line.startswith("#")}
     assert differing == {"brokerId", "brokerRole"}  # the master may change
 
 

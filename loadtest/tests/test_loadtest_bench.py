@@ -77,8 +77,8 @@ def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path, metri
         result = document["results"][name]
         assert result["workload"]["name"] == name
         (only_run,) = result["runs"]
-        slave = {"slave_rss_peak_mib"} if result["workload"].get("slave", "NONE") != "NONE" else set()
-        assert only_run.keys() == result["summary"].keys() == wanted | {"broker_rss_peak_mib"} | slave
+        replica = {"slave_rss_peak_mib"} if result["workload"].get("slave", "NONE") != "NONE" else set()
+        assert only_run.keys() == result["summary"].keys() == wanted | {"broker_rss_peak_mib"} | replica
         assert result["summary"]["broker_rss_peak_mib"]["median"] == only_run["broker_rss_peak_mib"] > 1
         assert only_run.get("early", 0) == 0
         assert name in bench.stdout

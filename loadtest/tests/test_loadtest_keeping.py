@@ -31,9 +31,9 @@ LOG_BYTES = 3 * 1024 * 1024
 def ended(folder: Path) -> Cluster:
     """A cluster that has run, as far as its folder says."""
     cluster = Cluster(
-        folder, slaves_of=SYNC_MASTER, delay_levels="1s " * 15 + "20s 1h 2h", commit_log_file_bytes=65_536
+        folder, replicas_of=SYNC_MASTER, delay_levels="1s " * 15 + "20s 1h 2h", commit_log_file_bytes=65_536
     )
-    for broker in (*cluster.brokers, *cluster.slaves):
+    for broker in (*cluster.brokers, *cluster.replicas):
         cluster.store_folder(broker).mkdir()
         (cluster.store_folder(broker) / "log").write_bytes(bytes(LOG_BYTES))
     return cluster

@@ -123,7 +123,7 @@ def test_workloads_of_one_comparison_take_turns() -> None:
     assert names == ["one", "other", "one", "other", "one", "alone", "alone"]
 
 
-def test_report_says_what_slaves_cost() -> None:
+def test_report_says_what_replicas_cost() -> None:
     results = [
         Result(parse_workload({"name": name, "kind": "produce", "messages": 1} | fields), [{"msg_per_s": rate}])
         for name, rate, fields in (
@@ -133,10 +133,10 @@ def test_report_says_what_slaves_cost() -> None:
             ("plain", 400.0, {}),
         )
     ]
-    assert comparisons(results) == ["sync-slave: 25% fewer messages a second than with no slave"]
+    assert comparisons(results) == ["sync-slave: 25% fewer messages a second than with no replica"]
 
 
-# Acknowledged at 1.0, 2.0 and 3.0 s; the tests say when the slave was seen with how much of the log.
+# Acknowledged at 1.0, 2.0 and 3.0 s; the tests say when the replica was seen with how much of the log.
 ACKNOWLEDGED = [(1.0, 0), (2.0, 100), (3.0, 200)]
 
 
@@ -145,7 +145,7 @@ def test_lag_counts_from_the_acknowledgement_to_the_first_answer_with_the_messag
     assert (metrics["lag_p50_ms"], metrics["lag_p99_ms"], metrics["lag_max_ms"]) == (750.0, 2000.0, 2000.0)
 
 
-def test_what_the_slave_has_before_the_acknowledgement_has_no_lag() -> None:
+def test_what_the_replica_has_before_the_acknowledgement_has_no_lag() -> None:
     metrics = lag_metrics(ACKNOWLEDGED, [(0.9, 300), (3.5, 300)])
     assert (metrics["lag_max_ms"], metrics["lag_max_bytes"]) == (0.0, 0.0)
 

@@ -93,7 +93,7 @@ async def stack(folder: Path) -> AsyncIterator[Processes]:
             await process.start()
         for port in ports[:2]:
             await wait_known(port, *ports[2:4])
-        await eventually(lambda: is_in_sync(f"{LOOPBACK}:{ports[3]}"), TIMEOUT_S, "the slave is in sync")
+        await eventually(lambda: is_in_sync(f"{LOOPBACK}:{ports[3]}"), TIMEOUT_S, "the replica is in sync")
         yield Processes(asyncio.get_running_loop(), processes, addresses)
 
 

@@ -212,7 +212,7 @@ def test_without_its_master_the_shop_is_read_and_goes_on_when_it_is_back(stack: 
             await eventually(is_rejected, "orders says that the queue is away")
             assert (await told.shop.order(before.order_id)).order_id == before.order_id
             assert sum(await told.stock()) == 100
-            assert "broker-a-s" not in stack.unhealthy()  # a slave keeps what is there
+            assert "broker-a-s" not in stack.unhealthy()  # a replica keeps what is there
             await asyncio.sleep(max(0.0, before.expires_at_ms / 1000 - time.time()))  # closes late, and only once
             stack.compose("start", "broker-a")
             after = await told.place()

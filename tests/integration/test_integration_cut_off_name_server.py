@@ -120,7 +120,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
             await process.start()
         for port in (first_port, second_port):
             await wait_known(port, one, other)
-        await eventually(lambda: is_in_sync(f"{LOOPBACK}:{other}"), TIMEOUT_S, "the slave is in sync")
+        await eventually(lambda: is_in_sync(f"{LOOPBACK}:{other}"), TIMEOUT_S, "the replica is in sync")
         certain = f"{LOOPBACK}:{second_port}"
         async with Admin(f"mq://{certain}") as admin:
             await admin.update_topic(TOPIC)

@@ -65,7 +65,7 @@ def test_demo_pays_or_closes_every_order_and_leaves_no_process(tmp_path: Path) -
     lateness = summary["close_lateness_ms"]
     assert 0 <= lateness["p50"] <= lateness["p99"] <= lateness["max"]
     assert summary["logs_identical"] is True
-    assert summary["log_bytes"] == summary["slave_log_bytes"] > 0
+    assert summary["log_bytes"] == summary["replica_log_bytes"] > 0
     assert summary["processes"].keys() == {*("name-server", "broker-a", "broker-a-s", "orders", "gateway", "payments")}
     for usage in summary["processes"].values():
         assert usage["rss_peak_mib"] > 10
@@ -147,8 +147,8 @@ def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
         assert [name for name, _ in pages] == ["name-server", "broker-a", "broker-a-s", "orders", "gateway", "payments"]
         for _, url in pages:
             assert "# TYPE" in httpx.get(url).raise_for_status().text
-        (slave,) = [one for one in psutil.Process(running.pid).children() if "brokerId=1" in one.cmdline()]
-        slave.kill()
+        (replica,) = [one for one in psutil.Process(running.pid).children() if "brokerId=1" in one.cmdline()]
+        replica.kill()
         assert running.stdout.readline().startswith("broker-a-s has ended with code -9; starting it again.")
         assert running.stdout.readline().startswith("broker-a-s is ready again after")
         running.terminate()

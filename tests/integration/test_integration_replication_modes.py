@@ -1,7 +1,7 @@
 """The sample configurations of the four cluster modes (mechanism H5): each runs as it is written, but for its ports.
 
-In each: the route has all masters and slaves, every master is written and read; slaves have their master's log byte for
-byte, and are read when the master is away.
+In each: the route has all masters and replicas, every master is written and read; replicas have their master's log byte
+for byte, and are read when the master is away.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODES = {
     "2m-2s-async": {"broker-a": ASYNC_MASTER, "broker-b": ASYNC_MASTER},
     "2m-2s-sync": {"broker-a": SYNC_MASTER, "broker-b": SYNC_MASTER},
 }
-SLAVE_ID = 1
+REPLICA_ID = 1
 SMALL = {"mappedFileSizeCommitLog": str(4 * 1024 * 1024)}  # 1 GiB would be allocated four times at every start
 TOPIC, QUEUES, EACH = "flights", 2, 20
 TIMEOUT_S = 60
@@ -59,19 +59,19 @@ async def wait_route(admin: Admin, wanted: dict[str, dict[int, str]]) -> None:
 
 
 def brokers_of(cluster: ConfiguredCluster, master: str) -> dict[int, str]:
-    """Id -> address of the master of this name, and of its slave if it has one."""
-    slave = cluster.slave_of(master)
-    return {0: cluster.brokers[master].address} | ({SLAVE_ID: slave.address} if slave else {})
+    """Id -> address of the master of this name, and of its replica if it has one."""
+    replica = cluster.replica_of(master)
+    return {0: cluster.brokers[master].address} | ({REPLICA_ID: replica.address} if replica else {})
 
 
-async def in_sync_logs(master: ConfiguredBroker, slave: ConfiguredBroker) -> PairLogs:
+async def in_sync_logs(master: ConfiguredBroker, replica: ConfiguredBroker) -> PairLogs:
     """Of a pair that is at rest."""
-    logs = await settled_logs(master.address, slave.address)
+    logs = await settled_logs(master.address, replica.address)
     assert logs.are_the_same, logs
     status = await replica_status(master.address)
     assert status is not None
     assert [(one.broker_id, one.connected, one.in_sync, one.lag_bytes) for one in status.replicas] == [
-        (SLAVE_ID, True, True, 0)
+        (REPLICA_ID, True, True, 0)
     ]
     return logs
 
@@ -93,7 +93,7 @@ def test_brokers_of_a_mode_do_not_meet_on_one_machine(mode: str) -> None:
 @pytest.mark.parametrize(("mode", "masters"), MODES.items(), ids=MODES)
 async def test_sample_configuration_is_a_cluster_that_works(tmp_path: Path, mode: str, masters: dict[str, str]) -> None:
     async with ConfiguredCluster(CONF / mode, tmp_path, SMALL) as cluster:
-        roles = {name: one.written["brokerRole"] for name, one in cluster.brokers.items() if not one.is_slave}
+        roles = {name: one.written["brokerRole"] for name, one in cluster.brokers.items() if not one.is_replica}
         assert roles == masters
         async with Admin(cluster.url, client_config=QUICK) as admin:
             await admin.update_topic(TOPIC, read_queue_count=QUEUES, write_queue_count=QUEUES)
@@ -102,14 +102,14 @@ async def test_sample_configuration_is_a_cluster_that_works(tmp_path: Path, mode
             async with consuming(cluster.url, TOPIC, "all-alive") as inbox:
                 await inbox.wait(len(sent))
             assert inbox.bodies == Counter(sent)
-            pairs = [(cluster.brokers[name], slave) for name in masters if (slave := cluster.slave_of(name))]
+            pairs = [(cluster.brokers[name], replica) for name in masters if (replica := cluster.replica_of(name))]
             logs = [await in_sync_logs(*pair) for pair in pairs]
             if pairs:
                 await pairs[0][0].process.terminate()
                 async with consuming(cluster.url, TOPIC, "without-a-master") as inbox:
                     await inbox.wait(len(sent))
                 assert inbox.bodies == Counter(sent)
-    for (master, slave), log in zip(pairs, logs, strict=True):
-        assert first_difference(master.store, slave.store, log.master_end) is None
+    for (master, replica), log in zip(pairs, logs, strict=True):
+        assert first_difference(master.store, replica.store, log.master_end) is None
     ended = [one.process for one in cluster.brokers.values()]
     assert [(process.exit_code, process.was_killed_to_stop) for process in ended] == [(0, False)] * len(ended)

@@ -81,8 +81,8 @@ async def pair(cluster: Cluster) -> AsyncIterator[Admin]:
 
 
 def new_pair(folder: Path, settings: dict[str, str] | None = None) -> Cluster:
-    """A SYNC_MASTER and its slave."""
-    return Cluster(folder, slaves_of=SYNC_MASTER, orders=False, flush=ASYNC_FLUSH, broker_settings=settings)
+    """A SYNC_MASTER and its replica."""
+    return Cluster(folder, replicas_of=SYNC_MASTER, orders=False, flush=ASYNC_FLUSH, broker_settings=settings)
 
 
 @asynccontextmanager
@@ -93,14 +93,14 @@ async def under_load(cluster: Cluster) -> AsyncIterator[Load]:
         yield running
 
 
-async def wait_following(master: str, slave: str) -> None:
+async def wait_following(master: str, replica: str) -> None:
     """Return when the brokers at these addresses are what the names say, and in sync."""
 
     async def as_wanted() -> bool:
         status = await replica_status(master)
-        return status is not None and status.writable and status.broker_id == 0 and await is_in_sync(slave)
+        return status is not None and status.writable and status.broker_id == 0 and await is_in_sync(replica)
 
-    await eventually(as_wanted, TIMEOUT_S, f"a master at {master} with a slave at {slave} in sync")
+    await eventually(as_wanted, TIMEOUT_S, f"a master at {master} with a replica at {replica} in sync")
 
 
 def queues() -> list[MessageQueue]:
@@ -114,17 +114,17 @@ async def require_stored_once(admin: Admin, running: Load) -> None:
     assert {body: count for body, count in stored.items() if count > 1} == {}
 
 
-async def require_same_logs(cluster: Cluster, master: str, slave: str) -> None:
+async def require_same_logs(cluster: Cluster, master: str, replica: str) -> None:
     """When there are no more writes."""
-    logs = await settled_logs(master, slave)
+    logs = await settled_logs(master, replica)
     assert logs.are_the_same, logs
-    stores = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.slaves)]
+    stores = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.replicas)]
     assert first_difference(stores[0], stores[1], logs.master_end) is None
 
 
 async def test_a_switch_under_load_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     cluster = new_pair(tmp_path)
-    (one,), (other,) = cluster.broker_addresses, cluster.slave_addresses
+    (one,), (other,) = cluster.broker_addresses, cluster.replica_addresses
     async with pair(cluster) as admin:
         code, stdout, stderr = await mqadmin(cluster, "haStatus")
         assert (code, stderr) == (0, "")
@@ -144,7 +144,7 @@ async def test_a_switch_under_load_loses_nothing_and_repeats_nothing(tmp_path: P
 async def test_an_orderly_group_goes_on_after_a_switch(tmp_path: Path) -> None:
     """Its locks last for 60 s: without them no member would get a queue before they are over."""
     cluster = new_pair(tmp_path)
-    (one,), (other,) = cluster.broker_addresses, cluster.slave_addresses
+    (one,), (other,) = cluster.broker_addresses, cluster.replica_addresses
     got: set[bytes] = set()
 
     async def consume(messages: Sequence[MessageExt], _context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
@@ -170,14 +170,14 @@ async def test_an_orderly_group_goes_on_after_a_switch(tmp_path: Path) -> None:
 @pytest.mark.mechanism("H6")
 async def test_a_lost_disk_of_the_master_costs_nothing_that_was_answered_with_send_ok(tmp_path: Path) -> None:
     cluster = new_pair(tmp_path)
-    (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.slave_addresses
+    (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.replica_addresses
     async with pair(cluster) as admin:
         async with under_load(cluster) as running:
             await master.kill()
             shutil.rmtree(cluster.store_folder(master))
             await switch(cluster, "--oldMasterIsLost")
             await running.some()
-            await master.start()  # with an empty disk, as what it was: it finds out that it is a slave now
+            await master.start()  # with an empty disk, as what it was: it finds out that it is a replica now
             await wait_following(other, one)
             await running.some(status=SendStatus.SEND_OK)
         stored = await stored_bodies(admin, queues())
@@ -190,7 +190,7 @@ async def test_a_restored_master_waits_beside_its_replica_until_an_operator_deci
     tmp_path: Path, takes_restored: bool
 ) -> None:
     cluster = new_pair(tmp_path)
-    (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.slave_addresses
+    (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.replica_addresses
     copy = tmp_path / "copy"
     async with pair(cluster) as admin, Producer("senders", cluster.url, client_config=QUICK) as producer:
         await producer.send(Message(TOPIC, b"before"))
@@ -221,7 +221,7 @@ async def test_a_restored_master_waits_beside_its_replica_until_an_operator_deci
 
 async def test_a_pair_begins_with_an_earlier_commits_store_and_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
     cluster = new_pair(tmp_path, EARLIER_SIZES | KEEP_OLD)
-    (old,), (new,) = cluster.brokers, cluster.slaves
+    (old,), (new,) = cluster.brokers, cluster.replicas
     one, other = cluster.address(old), cluster.address(new)
     with tarfile.open(EARLIER_STORE / "killed.tar.xz") as archive:
         archive.extractall(cluster.store_folder(old), filter="data")

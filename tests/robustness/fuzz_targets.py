@@ -166,7 +166,7 @@ def documents() -> list[bytes]:
 
 
 def replica_frames() -> list[bytes]:
-    """What a slave sends."""
+    """What a replica sends."""
     history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500), EpochBegin(Epoch(2, 0), 500)))
     hello = ReplicaHello("cluster", "broker-a", "0123456789abcdef" * 2, 1, "10.0.0.1:10911", 0, 900, history)
     events = (hello, Probe(100, 900, 0xCAFE), Report(900, 800, 800), ProgressEntries(b"entries"))
@@ -370,7 +370,7 @@ def check_index(data: bytes) -> bool:
 
 
 def check_replica_frame(data: bytes) -> bool:
-    """A frame of a slave is rejected, or means the same when it is sent on."""
+    """A frame of a replica is rejected, or means the same when it is sent on."""
     try:
         frame = replica_frame(replication_service_pb2.ReplicaFrame.FromString(data))
     except (DecodeError, ValueError):

@@ -1,7 +1,7 @@
 """What must be true of every history of a pair (figure G7), whatever was done to it.
 
 - What was acknowledged with SEND_OK is there in the end, at its place, byte for byte.
-- What was acknowledged as less safe is there too, unless a slave that did not have it was promoted by force; and then
+- What was acknowledged as less safe is there too, unless a replica that did not have it was promoted by force; and then
   the old master has it in quarantine.
 - Nothing is there that was not sent. No broker has stored a message twice, and of one sender and queue nothing stands
   before what had been acknowledged when it was sent.

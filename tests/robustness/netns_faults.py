@@ -36,16 +36,16 @@ class Fault(enum.Enum):
     """Everything that happens to a pair."""
 
     PARTITION = "partition"
-    SLAVE_IS_DEAF = "one-way partition: the slave does not hear the master"
-    MASTER_IS_DEAF = "one-way partition: the master does not hear the slave"
-    SLAVE_KILLED = "slave killed"
+    REPLICA_IS_DEAF = "one-way partition: the replica does not hear the master"
+    MASTER_IS_DEAF = "one-way partition: the master does not hear the replica"
+    REPLICA_KILLED = "replica killed"
     MASTER_KILLED = "master killed"
     BOTH_KILLED = "both killed"
-    SLAVE_PAUSED = "slave paused"
+    REPLICA_PAUSED = "replica paused"
     SLOW_LINK = "slow link"
     DISK_LOST = "master killed and its disk gone"
-    STALE_ISOLATED = "slave promoted while the master is isolated"
-    STALE_PAUSED = "slave promoted while the master is paused"
+    STALE_ISOLATED = "replica promoted while the master is isolated"
+    STALE_PAUSED = "replica promoted while the master is paused"
     SWITCHED = "controlled change of masters"
 
 
@@ -80,15 +80,15 @@ class Attack:
     async def begin(self, fault: Fault) -> None:
         """Do it and undo it; the pair is not yet whole again. Raises what shows that it did not take place."""
         master = await self.pair.master()
-        slave = self.pair.other(master)
+        replica = self.pair.other(master)
         deeds: dict[Fault, Callable[[str, str], Awaitable[None]]] = {
             Fault.PARTITION: self._partition,
-            Fault.SLAVE_IS_DEAF: self._slave_is_deaf,
+            Fault.REPLICA_IS_DEAF: self._replica_is_deaf,
             Fault.MASTER_IS_DEAF: self._master_is_deaf,
-            Fault.SLAVE_KILLED: self._slave_killed,
+            Fault.REPLICA_KILLED: self._replica_killed,
             Fault.MASTER_KILLED: self._master_killed,
             Fault.BOTH_KILLED: self._both_killed,
-            Fault.SLAVE_PAUSED: self._slave_paused,
+            Fault.REPLICA_PAUSED: self._replica_paused,
             Fault.SLOW_LINK: self._slow_link,
             Fault.DISK_LOST: self._disk_lost,
             Fault.STALE_ISOLATED: self._stale_isolated,
@@ -96,30 +96,30 @@ class Attack:
             Fault.SWITCHED: self._switched,
         }
         log.info("%s; the master is %s", fault.value, master)
-        await deeds[fault](master, slave)
+        await deeds[fault](master, replica)
         log.info("undone")
-        await self._disturb(self.rng.choice((master, slave)))
+        await self._disturb(self.rng.choice((master, replica)))
         self.counts[fault.value] += 1
 
     # ------------------------------------------------------------------------------------------- the network
 
-    async def _partition(self, master: str, slave: str) -> None:
-        self.network.cut(master, slave)
+    async def _partition(self, master: str, replica: str) -> None:
+        self.network.cut(master, replica)
         await self._hold()
         self._heal()
 
-    async def _slave_is_deaf(self, master: str, slave: str) -> None:
-        self.network.silence(master, slave)
+    async def _replica_is_deaf(self, master: str, replica: str) -> None:
+        self.network.silence(master, replica)
         await self._hold()
         self._heal()
 
-    async def _master_is_deaf(self, master: str, slave: str) -> None:
-        self.network.silence(slave, master)
+    async def _master_is_deaf(self, master: str, replica: str) -> None:
+        self.network.silence(replica, master)
         await self._hold()
         self._heal()
 
-    async def _slow_link(self, _master: str, slave: str) -> None:
-        self.network.slow_down(slave, self.rng.choice(RATES))
+    async def _slow_link(self, _master: str, replica: str) -> None:
+        self.network.slow_down(replica, self.rng.choice(RATES))
         await self._hold()
         self._heal()
 
@@ -131,18 +131,18 @@ class Attack:
 
     # ------------------------------------------------------------------------------------------- the processes
 
-    async def _slave_killed(self, _master: str, slave: str) -> None:
-        await self.pair.nodes[slave].process.kill()
+    async def _replica_killed(self, _master: str, replica: str) -> None:
+        await self.pair.nodes[replica].process.kill()
         await self._hold()
-        await self.pair.nodes[slave].process.start()
+        await self.pair.nodes[replica].process.start()
 
-    async def _master_killed(self, master: str, _slave: str) -> None:
+    async def _master_killed(self, master: str, _replica: str) -> None:
         await self.pair.nodes[master].process.kill()
         await self._hold()
         await self.pair.nodes[master].process.start()
 
-    async def _both_killed(self, master: str, slave: str) -> None:
-        order = [self.pair.nodes[name].process for name in (master, slave)]
+    async def _both_killed(self, master: str, replica: str) -> None:
+        order = [self.pair.nodes[name].process for name in (master, replica)]
         self.rng.shuffle(order)
         for process in order:
             await process.kill()
@@ -152,26 +152,26 @@ class Attack:
         for process in order:
             await process.wait_ready()
 
-    async def _slave_paused(self, _master: str, slave: str) -> None:
-        self.pair.nodes[slave].process.pause()
+    async def _replica_paused(self, _master: str, replica: str) -> None:
+        self.pair.nodes[replica].process.pause()
         await self._hold()
-        self.pair.nodes[slave].process.resume()
+        self.pair.nodes[replica].process.resume()
 
     # ------------------------------------------------------------------------------------------- changes of masters
 
-    async def _disk_lost(self, master: str, slave: str) -> None:
+    async def _disk_lost(self, master: str, replica: str) -> None:
         old = self.pair.nodes[master]
         await old.process.kill()
         self.kept.append(old.quarantine)
         old.lose_disk()
         began = time.monotonic()
-        await self._promote(slave)
+        await self._promote(replica)
         await old.process.start()
         await self._is_over(master, began, keeps_tail=False)
 
-    async def _stale_isolated(self, master: str, slave: str) -> None:
-        """From its slave and the name server, and sometimes from clients too."""
-        self.network.cut(master, slave)
+    async def _stale_isolated(self, master: str, replica: str) -> None:
+        """From its replica and the name server, and sometimes from clients too."""
+        self.network.cut(master, replica)
         if self.rng.random() < 0.5:
             self.network.cut(master, CLIENT)
         else:
@@ -179,46 +179,46 @@ class Attack:
             self.network.silence(master, CLIENT, to_port=NAME_SERVER_PORT)
         await self._hold()
         began = time.monotonic()
-        await self._promote(slave)
+        await self._promote(replica)
         await self._hold()
         self._heal()
         await self._is_over(master, began)
 
-    async def _stale_paused(self, master: str, slave: str) -> None:
+    async def _stale_paused(self, master: str, replica: str) -> None:
         self.pair.nodes[master].process.pause()
         began = time.monotonic()
-        await self._promote(slave)
+        await self._promote(replica)
         await self._hold()
         self.pair.nodes[master].process.resume()
         await self._is_over(master, began)
 
-    async def _switched(self, master: str, slave: str) -> None:
+    async def _switched(self, master: str, replica: str) -> None:
         if self.rng.random() < 0.5:
-            await self._switch_broken_off(slave)
-        await self._switch(CLIENT, slave)
-        await self.pair.wait_role(slave, master=True)
+            await self._switch_broken_off(replica)
+        await self._switch(CLIENT, replica)
+        await self.pair.wait_role(replica, master=True)
         await self.pair.wait_role(master, master=False)
 
-    async def _promote(self, slave: str) -> None:
-        """From beside the slave, where the old master does not answer: else there would be no need for force."""
-        await self._switch(slave, slave, "--oldMasterIsLost")
-        await self.pair.wait_role(slave, master=True)
+    async def _promote(self, replica: str) -> None:
+        """From beside the replica, where the old master does not answer: else there would be no need for force."""
+        await self._switch(replica, replica, "--oldMasterIsLost")
+        await self.pair.wait_role(replica, master=True)
 
-    async def _switch(self, place: str, slave: str, *options: str) -> None:
+    async def _switch(self, place: str, replica: str, *options: str) -> None:
         """As an operator does it at this place: again when it was rejected, for each of its steps may be repeated."""
 
         async def switched() -> bool:
-            admin = await self._mqadmin(place, slave, *options)
+            admin = await self._mqadmin(place, replica, *options)
             said, _ = await admin.communicate()
             log.info("mqadmin, code %d: %s", admin.returncode, " ".join(said.decode().split()))
             self.counts["changes of masters rejected"] += admin.returncode != 0
             return admin.returncode == 0
 
-        await eventually(switched, SWITCH_TIMEOUT_S, f"{slave} is made master", interval_s=0.5)
+        await eventually(switched, SWITCH_TIMEOUT_S, f"{replica} is made master", interval_s=0.5)
 
-    async def _switch_broken_off(self, slave: str) -> None:
+    async def _switch_broken_off(self, replica: str) -> None:
         """The operator's terminal is gone before, between or behind the steps."""
-        admin = await self._mqadmin(CLIENT, slave)
+        admin = await self._mqadmin(CLIENT, replica)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.rng.uniform(*SWITCH_BROKEN_OFF_S)):
                 await admin.wait()
@@ -227,9 +227,9 @@ class Attack:
             self.counts["changes of masters broken off"] += 1
         await admin.communicate()
 
-    async def _mqadmin(self, place: str, slave: str, *options: str) -> Process:
+    async def _mqadmin(self, place: str, replica: str, *options: str) -> Process:
         command = [*self.pair.places.command(place), sys.executable, "-m", "mqadmin", "switchMaster", "--yes"]
-        target = ["-n", NAME_SERVER_ADDRESS, "-b", BROKER, "--to", self.pair.nodes[slave].address]
+        target = ["-n", NAME_SERVER_ADDRESS, "-b", BROKER, "--to", self.pair.nodes[replica].address]
         return await asyncio.create_subprocess_exec(*command, *target, *options, stdout=PIPE, stderr=STDOUT)
 
     async def _is_over(self, old_master: str, began: float, *, keeps_tail: bool = True) -> None:
@@ -246,7 +246,7 @@ class Attack:
             self.counts["killed while it healed"] += 1
 
     async def _hold(self) -> None:
-        """For a moment, or for so long that the slave leaves the in-sync set."""
+        """For a moment, or for so long that the replica leaves the in-sync set."""
         is_long = self.rng.random() < 0.6
         self.counts["long" if is_long else "short"] += 1
         await asyncio.sleep(self.rng.uniform(*(LONG_S if is_long else BLIPS_S)))

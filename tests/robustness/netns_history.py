@@ -101,7 +101,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A slave was made master although the old one could not be asked; `over_at`: the old one is a slave.
+    """A replica was made master although the old one could not be asked; `over_at`: the old one is a replica.
 
     `keeps_tail`: the old one has its disk still, and has to keep whatever of its log is cut off.
     """

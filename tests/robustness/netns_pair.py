@@ -29,14 +29,14 @@ NAME_SERVER_PORT, BROKER_PORT, HA_PORT = 9_876, 10_911, 10_912
 NAME_SERVER_ADDRESS = f"{HOSTS[CLIENT]}:{NAME_SERVER_PORT}"
 BROKER, SYNC_MASTER, SLAVE = "broker-a", "SYNC_MASTER", "SLAVE"
 COMMIT_LOG_FILE_BYTES = 1 << 20  # the log rolls over every few seconds
-SLAVE_TIMEOUT_S, NOT_CATCHUP_S = 0.8, 1.5
+REPLICA_TIMEOUT_S, NOT_CATCHUP_S = 0.8, 1.5
 SETTINGS = {
     "brokerName": BROKER,
     "listenPort": str(BROKER_PORT),
     "haListenPort": str(HA_PORT),
     "flushDiskType": "SYNC_FLUSH",
     "mappedFileSizeCommitLog": str(COMMIT_LOG_FILE_BYTES),
-    "slaveTimeout": str(int(SLAVE_TIMEOUT_S * 1_000)),
+    "slaveTimeout": str(int(REPLICA_TIMEOUT_S * 1_000)),
     "haMaxTimeSlaveNotCatchup": str(int(NOT_CATCHUP_S * 1_000)),
     "haSendHeartbeatInterval": "200",
     "registerNameServerPeriod": "300",
@@ -57,7 +57,7 @@ class Node:
         self.process = self._make_process()
 
     def lose_disk(self) -> None:
-        """All of the store is gone, and from now on broker.conf makes a slave of what starts there."""
+        """All of the store is gone, and from now on broker.conf makes a replica of what starts there."""
         shutil.rmtree(self.store)
         self._role = SLAVE
         self.process = self._make_process()
@@ -138,7 +138,7 @@ class Pair:
         )
 
     async def start(self) -> None:
-        """Start all, the master before its slave."""
+        """Start all, the master before its replica."""
         await self.name_server.start()
         for node in self.nodes.values():
             await node.process.start()
@@ -190,17 +190,17 @@ class Pair:
         return next(one for one in self.nodes if one != name)
 
     async def wait_role(self, name: str, *, master: bool) -> None:
-        """Return when the node says that it is a master, or a slave. Raises NotInTimeError."""
+        """Return when the node says that it is a master, or a replica. Raises NotInTimeError."""
 
         async def is_so() -> bool:
             self.check()
             status = await self.status(name)
             return status is not None and (status.role != admin_pb.SLAVE) == master
 
-        await eventually(is_so, WHOLE_TIMEOUT_S, f"{name} is a {'master' if master else 'slave'}")
+        await eventually(is_so, WHOLE_TIMEOUT_S, f"{name} is a {'master' if master else 'replica'}")
 
     async def whole(self) -> Together:
-        """Return when there is a master with a slave in sync that has all that the master had when this was asked.
+        """Return when there is a master with a replica in sync that has all that the master had when this was asked.
 
         Raises NotInTimeError.
         """
@@ -215,5 +215,5 @@ class Pair:
                 one.connected and one.in_sync and one.durable_offset >= mark for one in status.replicas
             )
 
-        await eventually(caught_up, WHOLE_TIMEOUT_S, f"{master} has its slave in sync up to {mark}")
+        await eventually(caught_up, WHOLE_TIMEOUT_S, f"{master} has its replica in sync up to {mark}")
         return Together(time.monotonic(), mark)

@@ -157,7 +157,7 @@ class Round:
         ours, theirs = self.pair.nodes[master], self.pair.nodes[self.pair.other(master)]
         records = await read_records(ours.address, TOPIC, QUEUES)
         if records != await read_records(theirs.address, TOPIC, QUEUES):
-            wrong.append("master and slave give consumers different messages")
+            wrong.append("master and replica give consumers different messages")
         history = History(self.seed, synchronous=self.min_in_sync > 1)
         history.sent, history.seen = list(read_lines(self._sent, Sent)), list(read_lines(self._seen, Seen))
         history.stored = [
@@ -169,16 +169,18 @@ class Round:
         history.progress = await progress_of(ours.address, GROUP, TOPIC) or {}
         return history, [*wrong, *await self._compare_progress(theirs.address, history.progress)]
 
-    async def _compare_progress(self, slave: str, progress: dict[int, int]) -> list[str]:
-        """The slave hears of it in a moment."""
+    async def _compare_progress(self, replica: str, progress: dict[int, int]) -> list[str]:
+        """The replica hears of it in a moment."""
 
         async def is_same() -> bool:
-            return await progress_of(slave, GROUP, TOPIC) == progress
+            return await progress_of(replica, GROUP, TOPIC) == progress
 
         try:
-            await eventually(is_same, TIMEOUT_S, "the slave knows how far the group is", interval_s=0.2)
+            await eventually(is_same, TIMEOUT_S, "the replica knows how far the group is", interval_s=0.2)
         except NotInTimeError:
-            return [f"the group has come to {progress}, and its slave says {await progress_of(slave, GROUP, TOPIC)}"]
+            return [
+                f"the group has come to {progress}, and its replica says {await progress_of(replica, GROUP, TOPIC)}"
+            ]
         return []
 
     async def _consume_the_rest(self, admin: Admin) -> None:

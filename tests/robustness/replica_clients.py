@@ -195,7 +195,7 @@ class Producers:
 
 
 class Consumers:
-    """One group, whose members read from master and slaves, and report to either."""
+    """One group, whose members read from master and replicas, and report to either."""
 
     def __init__(self, world: ReplicaWorld) -> None:
         self._world = world
@@ -218,7 +218,7 @@ class Consumers:
                 self._got(node, broker, queue_id, result)
 
         world.ask(process, self._pull(broker, query), got)
-        world.counts["reads at the master" if node is world.leader.node else "reads at a slave"] += 1
+        world.counts["reads at the master" if node is world.leader.node else "reads at a replica"] += 1
         return True
 
     async def _pull(self, broker: Broker, query: PullQuery) -> PullResult:
@@ -262,7 +262,9 @@ class Consumers:
         except RejectedError:
             return False
         if not left_out:
-            world.counts["progress told to a master" if node is world.leader.node else "progress told to a slave"] += 1
+            world.counts[
+                "progress told to a master" if node is world.leader.node else "progress told to a replica"
+            ] += 1
             self._note(node, process, broker, queue_id, progress, is_reset=False)
         return True
 

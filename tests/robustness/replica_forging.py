@@ -1,4 +1,4 @@
-"""Forged frames: impossible claims of a slave, and impossible bytes of a master. They have to be rejected."""
+"""Forged frames: impossible claims of a replica, and impossible bytes of a master. They have to be rejected."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OVER_LONG_BYTES = 9 * 1024 * 1024
 
 
 class Forger:
-    """An attacker between master and slave."""
+    """An attacker between master and replica."""
 
     def __init__(self, world: ReplicaWorld) -> None:
         self._world = world
 
     async def forge(self) -> bool:
-        """One frame on one link over which a slave follows; the link has to end by it, and nothing else happens."""
+        """One frame on one link over which a replica follows; the link has to end by it, and nothing else happens."""
         world = self._world
         links = [link for link in world.network.links if self._is_at_work(link)]
         if not links:
@@ -44,9 +44,9 @@ class Forger:
             )
         )
         if "log bytes" in kind:
-            injected, victim = link.down.inject(self._master_frame(kind, link)), link.slave
+            injected, victim = link.down.inject(self._master_frame(kind, link)), link.replica
         else:
-            injected, victim = link.up.inject(self._slave_frame(kind, link)), link.master
+            injected, victim = link.up.inject(self._replica_frame(kind, link)), link.master
         if not injected:
             return False
         end = world.clock.monotonic() + HEARD_S
@@ -61,23 +61,23 @@ class Forger:
         return True
 
     def _is_at_work(self, link: Link) -> bool:
-        """Whether the slave follows over it, and both sides can be asked."""
+        """Whether the replica follows over it, and both sides can be asked."""
         world = self._world
-        slave, master = (self._node(one.node) for one in (link.slave, link.master))
-        if link.ended_by or slave.process is not link.slave or master.process is not link.master:
+        replica, master = (self._node(one.node) for one in (link.replica, link.master))
+        if link.ended_by or replica.process is not link.replica or master.process is not link.master:
             return False
-        if slave.broker is None or master.broker is None or slave.disk_s or master.disk_s:
+        if replica.broker is None or master.broker is None or replica.disk_s or master.disk_s:
             return False
-        follows = slave.broker.replication.status()
+        follows = replica.broker.replication.status()
         if not follows.connected or follows.master_ha_address != master.ha_address:
             return False
-        return link is [one for one in world.network.links if one.slave is link.slave][-1] and any(
-            one.connected and one.replica_id == slave.state.replica_id
+        return link is [one for one in world.network.links if one.replica is link.replica][-1] and any(
+            one.connected and one.replica_id == replica.state.replica_id
             for one in master.broker.replication.status().replicas
-            if slave.state is not None
+            if replica.state is not None
         )
 
-    def _slave_frame(self, kind: str, link: Link) -> ReplicaFrame:
+    def _replica_frame(self, kind: str, link: Link) -> ReplicaFrame:
         master = self._node(link.master.node).broker
         assert master is not None
         epoch, end = master.replication.epoch, master.store.log_end
@@ -92,10 +92,10 @@ class Forger:
                 return ReplicaFrame(epoch, Follow(end))
 
     def _master_frame(self, kind: str, link: Link) -> MasterFrame:
-        slave, master = self._node(link.slave.node).broker, self._node(link.master.node).broker
-        assert slave is not None
+        replica, master = self._node(link.replica.node).broker, self._node(link.master.node).broker
+        assert replica is not None
         assert master is not None
-        epoch, end = slave.replication.epoch, slave.store.log_end
+        epoch, end = replica.replication.epoch, replica.store.log_end
         match kind:
             case "log bytes of a stale epoch":
                 return MasterFrame(Epoch(epoch.term, epoch.start - 1), LogBytes(end, b"x" * 100, end))
@@ -107,7 +107,7 @@ class Forger:
                 return MasterFrame(epoch, LogBytes(end, bytes(OVER_LONG_BYTES), end))
 
     def _log_end(self, link: Link) -> list[int]:
-        brokers = [self._node(one.node).broker for one in (link.slave, link.master)]
+        brokers = [self._node(one.node).broker for one in (link.replica, link.master)]
         return [broker.store.log_end for broker in brokers if broker is not None]
 
     def _node(self, name: str):  # type: ignore[no-untyped-def]

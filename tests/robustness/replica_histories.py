@@ -168,10 +168,10 @@ EXECUTED = frozenset(
         "power cuts of all",
         "processes stopped",
         "progress told to a master",
-        "progress told to a slave",
+        "progress told to a replica",
         "promises let go",
         "promises from a past epoch",
-        "reads at a slave",
+        "reads at a replica",
         "reads at the master",
         "rejected: NOT_LEADER_FOR_QUEUE",
         "resets",
@@ -220,10 +220,10 @@ def run_sample() -> str:
     never = sorted(EXECUTED - ran.keys())
     if never or ran["events"] < EVENTS * HISTORIES:
         raise AssertionError(f"too little has happened to show anything; never: {never}; else: {executed(ran)}")
-    return f"master and slave: {executed(ran)}"
+    return f"master and replica: {executed(ran)}"
 
 
-REPLICA_SWEEP = HistorySweep("replicas", "G6", "simulated master-slave histories", run_histories, goal=50_000)
+REPLICA_SWEEP = HistorySweep("replicas", "G6", "simulated master-replica histories", run_histories, goal=50_000)
 
 
 if __name__ == "__main__":

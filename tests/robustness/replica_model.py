@@ -5,7 +5,7 @@ consumer has seen, the end of a transaction. Two logs with the same last bytes b
 so a log keeps a promise when it has these bytes.
 
 What may be lost is said by the fault model alone: whatever the new master does not have, when an operator has forced a
-promotion of a slave that was not in the in-sync set; what was never confirmed, in any forced promotion; what a power
+promotion of a replica that was not in the in-sync set; what was never confirmed, in any forced promotion; what a power
 cut has taken under asynchronous flush. Then, and only then, promises are let go.
 
 Invariants: a promise that is let go never counts again; everything else is held to the end of the history.

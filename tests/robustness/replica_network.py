@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from mq_broker.replication.frames import LinkError, LogBytes, MasterFrame, MasterLink, ReplicaFrame, SlaveLink
+from mq_broker.replication.frames import LinkError, LogBytes, MasterFrame, MasterLink, ReplicaFrame, ReplicaLink
 from osenv import SeededRng, SimClock
 
 F = TypeVar("F")
@@ -198,12 +198,12 @@ def _size(frame: Any) -> int:
 
 
 class Link:
-    """A slave's connection to a master."""
+    """A replica's connection to a master."""
 
-    def __init__(self, network: Network, slave: Process, master: Process) -> None:
-        self.slave, self.master = slave, master
-        self.up: Pipe[ReplicaFrame] = Pipe(network, slave.node, master)
-        self.down: Pipe[MasterFrame] = Pipe(network, master.node, slave)
+    def __init__(self, network: Network, replica: Process, master: Process) -> None:
+        self.replica, self.master = replica, master
+        self.up: Pipe[ReplicaFrame] = Pipe(network, replica.node, master)
+        self.down: Pipe[MasterFrame] = Pipe(network, master.node, replica)
         self.up.twin, self.down.twin = self.down, self.up
         self.ended_by: set[str] = set()
 
@@ -225,20 +225,20 @@ class Link:
 
     def back(self, node: str) -> None:
         """That machine has power again."""
-        outward = self.up if node == self.slave.node else self.down
+        outward = self.up if node == self.replica.node else self.down
         outward.told_at_last(f"{node} was without power")
 
     @property
     def is_over(self) -> bool:
         """Both sides have left it."""
-        return self.ended_by == {self.slave.node, self.master.node}
+        return self.ended_by == {self.replica.node, self.master.node}
 
     def _pipes(self, process: Process) -> tuple[Pipe[Any], Pipe[Any]]:
-        return (self.up, self.down) if process is self.slave else (self.down, self.up)
+        return (self.up, self.down) if process is self.replica else (self.down, self.up)
 
 
-class _SlaveEnd:
-    """Implements SlaveLink."""
+class _ReplicaEnd:
+    """Implements ReplicaLink."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -254,7 +254,7 @@ class _MasterEnd:
     """Implements MasterLink."""
 
     def __init__(self, link: Link) -> None:
-        self._link, self.peer = link, link.slave.node
+        self._link, self.peer = link, link.replica.node
 
     async def send(self, frame: MasterFrame) -> None:
         await self._link.down.send(frame)
@@ -283,15 +283,15 @@ class Network:
     # ------------------------------------------------------------------------------------------- what nodes do
 
     def listen(self, address: str, process: Process, serve: Serve) -> None:
-        """Slaves that connect to this address are served by the process from now on."""
+        """Replicas that connect to this address are served by the process from now on."""
         self._servers[address] = (process, serve)
 
     @asynccontextmanager
-    async def connect(self, process: Process, address: str) -> AsyncIterator[SlaveLink]:
+    async def connect(self, process: Process, address: str) -> AsyncIterator[ReplicaLink]:
         """A link from the process to the listener at the address. Raises LinkError."""
         link = await self.open(process, address)
         try:
-            yield _SlaveEnd(link)
+            yield _ReplicaEnd(link)
         finally:
             if process.is_alive:
                 link.end(process)
@@ -300,7 +300,7 @@ class Network:
         """The process has ended, or, silently, its machine is without power."""
         self._unlisten(process)
         for link in self.links:
-            if process in (link.slave, link.master) and process.node not in link.ended_by:
+            if process in (link.replica, link.master) and process.node not in link.ended_by:
                 if silently:
                     link.vanish(process)
                 else:
@@ -320,8 +320,8 @@ class Network:
     def back(self, node: str) -> None:
         """A machine that was without power answers again."""
         for link in self.links:
-            if node in (link.slave.node, link.master.node) and not link.is_over:
-                dead = link.slave if link.slave.node == node else link.master
+            if node in (link.replica.node, link.master.node) and not link.is_over:
+                dead = link.replica if link.replica.node == node else link.master
                 if not dead.is_alive:
                     link.back(node)
         self.links = [link for link in self.links if not link.is_over]
@@ -358,7 +358,7 @@ class Network:
                 if link.master.is_alive:
                     link.end(link.master)
 
-        task = asyncio.get_running_loop().create_task(serving(), name=f"serving {link.slave.node}")
+        task = asyncio.get_running_loop().create_task(serving(), name=f"serving {link.replica.node}")
         self._serving = [one for one in self._serving if not one[1].done()] + [(link.master, task)]
 
     async def _pause(self, process: Process, seconds: float) -> None:

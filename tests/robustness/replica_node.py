@@ -39,7 +39,7 @@ LAYOUT = StoreLayout(Path("/store"), 8_192, 20, IndexSize(slots=16, entries=256)
 LEVELS = "1s 2s 4s"
 FLUSH_INTERVAL_MS = 100
 # A tenth of the defaults: what matters is how they compare with each other, and with what the test does meanwhile.
-SLAVE_TIMEOUT_MS, NOT_CATCHUP_MS, BEAT_MS = 300, 1_500, 100
+REPLICA_TIMEOUT_MS, NOT_CATCHUP_MS, BEAT_MS = 300, 1_500, 100
 FOREVER_MS = 10_000_000_000
 
 
@@ -217,7 +217,7 @@ class Node:
         self.loses_tail = self.settings.flush is FlushDiskType.ASYNC_FLUSH
 
     async def lose_disk(self) -> None:
-        """The machine burns down; what is put in its place begins with nothing, and as a slave."""
+        """The machine burns down; what is put in its place begins with nothing, and as a replica."""
         await self._die(silently=True)
         self.disk, self.state, self.loses_tail = SimDisk(), None, False
         self.role, self.broker_id = BrokerRole.SLAVE, max(1, self.broker_id)
@@ -285,8 +285,8 @@ class Node:
                 role=self.role,
                 ha_address=self.ha_address,
                 min_in_sync_replicas=self.settings.min_in_sync,
-                slave_timeout_ms=SLAVE_TIMEOUT_MS,
-                slave_not_catchup_ms=NOT_CATCHUP_MS,
+                replica_timeout_ms=REPLICA_TIMEOUT_MS,
+                replica_not_catchup_ms=NOT_CATCHUP_MS,
                 beat_interval_ms=BEAT_MS,
             ),
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from replica_world import ReplicaWorld
 
 GIVEN_UP = 0.06  # of the steps
-FOREIGN = "different brokers'"  # what a slave says that shares no record with its master
+FOREIGN = "different brokers'"  # what a replica says that shares no record with its master
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Operator:
             self.switch = None
             self._world.counts["switches given up"] += 1
             return True
-        steps = (self._step_down, self._wait_for_slave, self._promote, self._demote)
+        steps = (self._step_down, self._wait_for_replica, self._promote, self._demote)
         if not await steps[switch.stage](switch):
             return True
         switch.stage += 1
@@ -83,10 +83,10 @@ class Operator:
 
     def _begin_switch(self) -> bool:
         old = self._world.leader.node
-        slaves = [node for node in self._world.nodes if node is not old and node.broker is not None]
-        if old.broker is None or not slaves or not self._world.leader.is_open:
+        replicas = [node for node in self._world.nodes if node is not old and node.broker is not None]
+        if old.broker is None or not replicas or not self._world.leader.is_open:
             return False
-        self.switch = Switch(old, self._world.rng.choice(slaves), old.broker.replication.epoch)
+        self.switch = Switch(old, self._world.rng.choice(replicas), old.broker.replication.epoch)
         return True
 
     async def _step_down(self, switch: Switch) -> bool:
@@ -104,7 +104,7 @@ class Operator:
         self._world.counts["step-downs"] += 1
         return True
 
-    async def _wait_for_slave(self, switch: Switch) -> bool:
+    async def _wait_for_replica(self, switch: Switch) -> bool:
         broker = switch.new.broker
         if broker is None:
             return False
@@ -119,7 +119,7 @@ class Operator:
         if old.broker is None or old.process is None or self._world.leader.node is not new:
             return False
         epoch = Epoch(self._world.leader.term, 0)
-        answer = await self._world.answer(old.process, old.broker.replication.become_slave(2, new.ha_address, epoch))
+        answer = await self._world.answer(old.process, old.broker.replication.become_replica(2, new.ha_address, epoch))
         return answer is None
 
     async def _promoted(
@@ -141,12 +141,12 @@ class Operator:
         return self._world.leader is coming
 
     async def force(self) -> bool:
-        """The master is gone, or cut off, and an operator makes a slave the master all the same."""
+        """The master is gone, or cut off, and an operator makes a replica the master all the same."""
         old = self._world.leader.node
-        slaves = [node for node in self._world.nodes if node is not old and node.broker is not None]
-        if not slaves or not self._world.leader.is_open or old.state is None:
+        replicas = [node for node in self._world.nodes if node is not old and node.broker is not None]
+        if not replicas or not self._world.leader.is_open or old.state is None:
             return False
-        new = self._world.rng.choice(slaves)
+        new = self._world.rng.choice(replicas)
         in_sync = self._world.leader.in_sync_then
         if in_sync is None:
             in_sync = old.state.in_sync.replicas
@@ -193,7 +193,7 @@ class Operator:
         return True
 
     async def _replace_lost(self, in_sync: frozenset[str]) -> bool:
-        """The master's disk is gone, and no slave was promoted yet."""
+        """The master's disk is gone, and no replica was promoted yet."""
         others = [node for node in self._world.nodes if node is not self._world.leader.node and node.broker is not None]
         if not others:
             return False
@@ -204,7 +204,7 @@ class Operator:
         return await self.promote_by_force(best, in_sync, "disk")
 
     async def replace_foreign(self) -> bool:
-        """A slave rejects its master as another broker's: its machine is set up anew.
+        """A replica rejects its master as another broker's: its machine is set up anew.
 
         docs/guides/guarantees.md allows that where one of the two logs was begun by a replica that had never followed
         a master when it was promoted, and the other one was not.
@@ -219,6 +219,6 @@ class Operator:
             await node.lose_disk()
             self._world.model.disk_lost(node.name)
             node.start()
-            self._world.counts["slaves set up anew"] += 1
+            self._world.counts["replicas set up anew"] += 1
             return True
         return False

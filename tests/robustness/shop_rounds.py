@@ -215,7 +215,7 @@ class Round:
         )
         return self.cluster_class(
             self.folder,
-            slaves_of=SYNC_MASTER if self.outages else None,
+            replicas_of=SYNC_MASTER if self.outages else None,
             delay_levels=DELAY_LEVELS,
             commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
             broker_settings=BROKER_SETTINGS,

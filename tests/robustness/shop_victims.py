@@ -43,7 +43,7 @@ def victims_of(cluster: Cluster) -> dict[str, Victim]:
     """By name: the broker, every process of orders and payments, the gateway, and if there is one the broker's replica
     and PostgreSQL.
     """
-    queue = zip((BROKER, REPLICA), (*cluster.brokers, *cluster.slaves), strict=False)
+    queue = zip((BROKER, REPLICA), (*cluster.brokers, *cluster.replicas), strict=False)
     found = {name: _process(one) for name, one in queue} | {
         name: _process(one) for name, one in cluster.shop.processes.items()
     }

@@ -14,7 +14,7 @@ class Loss(Enum):
     """Why what was acknowledged may be gone. Of each only what stood behind the end of the log that goes on."""
 
     WEAK_ANSWER = "SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT, and the master's disk dies: the same for SEND_OK only"
-    ASYNC_MASTER = "ASYNC_MASTER, and the master is lost: what the slave did not have yet"
+    ASYNC_MASTER = "ASYNC_MASTER, and the master is lost: what the replica did not have yet"
     NOT_FLUSHED = "ASYNC_FLUSH, and the master's machine loses power and is the master again: the last 200 ms"
     RESTORED = "the disk dies and a backup is restored: what was acknowledged after the backup was begun"
 

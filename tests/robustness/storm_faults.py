@@ -69,7 +69,7 @@ class Faults:
         await node.lose_power()
 
     def _excuse_power(self, begin: float, *, of_master: bool) -> None:
-        """A slave that comes back has no member ask anew: its master lacks nothing."""
+        """A replica that comes back has no member ask anew: its master lacks nothing."""
         world = self._world
         world.model.disturbed(Again.NOT_SENT_BACK, begin, world.now)
         if of_master and world.settings.flush is FlushDiskType.ASYNC_FLUSH:
@@ -104,7 +104,7 @@ class Faults:
     # -------------------------------------------------------------------------------------------------- network
 
     async def part_brokers(self) -> str:
-        """Master and slave do not hear each other, or only one the other, or slowly."""
+        """Master and replica do not hear each other, or only one the other, or slowly."""
         return await self._part("brokers", (BROKERS[0],), (BROKERS[1],))
 
     async def part_name_server(self) -> str:

@@ -269,12 +269,12 @@ class RpcNetwork(Network):
         self._silent_since = {link: self._silent_since.get(link, self.now) for link in self.links if link in silent}
         for link, since in self._silent_since.items():
             if self.now - since >= KEEPALIVE_S:
-                for process in (link.slave, link.master):
+                for process in (link.replica, link.master):
                     if process.is_alive and process.node not in link.ended_by:
                         process.wake(lambda link=link, process=process: link.end(process, "no answer to pings"))  # type: ignore[misc]
 
     def _answers(self, link: Link) -> bool:
-        processes = (link.slave, link.master)
+        processes = (link.replica, link.master)
         return (
             all(process.is_alive and not getattr(process, "is_stopped", False) for process in processes)
             and not any(self.is_cut(pipe.way) or pipe.is_lost for pipe in (link.up, link.down))

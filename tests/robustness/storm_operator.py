@@ -122,7 +122,7 @@ class Operator:
 
     async def switch(self) -> str:
         """A planned change of masters."""
-        to = self._world.slave
+        to = self._world.replica
         disturbance = self._world.model.disturbed(Again.SWITCHED, self._world.now, None)
         answer = await self._ask(self._world.admin.switch_master(BROKER_NAME, to.address, timeout_s=SWITCH_S))
         disturbance.end = self._world.now
@@ -132,9 +132,9 @@ class Operator:
         return f"switch to {to.name}: {answer if isinstance(answer, Exception) else 'done'}"
 
     async def replace(self) -> str:
-        """The master is lost in some way, and its slave is made the master; later the old one is back."""
+        """The master is lost in some way, and its replica is made the master; later the old one is back."""
         world, rng = self._world, self._world.rng
-        old, new = world.master, world.slave
+        old, new = world.master, world.replica
         if not old.is_up or not self._is_safe(old, new):
             return ""
         fate = rng.choice(("kill", "power", "stop", "cut"))
@@ -156,7 +156,7 @@ class Operator:
         return f"{before}{fate} of {old.name}, {new.name} promoted: {done}"
 
     async def _prelude(self, old: Machine, new: Machine) -> str:
-        """What may be so when the master is lost: the slave lags behind, or did a moment ago."""
+        """What may be so when the master is lost: the replica lags behind, or did a moment ago."""
         world, rng = self._world, self._world.rng
         kind = rng.choice(("", "", "cut", "cut", "slow", "stop"))
         if not kind:
@@ -191,14 +191,14 @@ class Operator:
             assert old.process is not None
             old.process.stop()
         else:
-            others = [world.slave.name, "op", "n1", "n2", *world.rng.choice(((), ("c1",), ("c1", "c2", "p")))]
+            others = [world.replica.name, "op", "n1", "n2", *world.rng.choice(((), ("c1",), ("c1", "c2", "p")))]
             ways = [way for other in others for way in ((old.name, other), (other, old.name))]
             world.network.cut(*ways)
             return ways
         return []
 
     async def _promote(self, old: Machine, new: Machine) -> str:
-        """By force of the loss, as soon as the slave has noticed it too."""
+        """By force of the loss, as soon as the replica has noticed it too."""
         world = self._world
         until = world.now + GIVE_UP_S
         answer: Any = "not in sync any more"
@@ -219,7 +219,9 @@ class Operator:
         return str(answer)
 
     def _is_safe(self, old: Machine, new: Machine) -> bool:
-        """What docs/guides/guarantees.md asks an operator to check: the old master had the slave in its in-sync set."""
+        """What docs/guides/guarantees.md asks an operator to check: the old master had the replica in its in-sync
+        set.
+        """
         if new.state is None or old.state is None or new.broker is None or new.loses_tail:
             return False
         return new.state.replica_id in old.state.in_sync.replicas
@@ -255,14 +257,14 @@ class Operator:
         for server in world.name_servers:
             server.kill()
             server.start()
-        master, slave = world.rng.sample(world.nodes, 2)
+        master, replica = world.rng.sample(world.nodes, 2)
         disk = copy.disk.fork()
         Restore(disk, COPY, LAYOUT.root).run()
         world.restores(master, disk, copy.since, world.model.common_end(copy.generation, copy.log_end))
-        slave.broker_id = 1
+        replica.broker_id = 1
         master.start()
         await self._faults.pass_s(world.rng.choice((0.5, 3.0)))
-        slave.start_again()
+        replica.start_again()
         await self._faults.pass_s(world.rng.choice((3.0, 8.0)))
         disturbance.end = world.now
         return f"restored on {master.name} up to {copy.log_end}; "

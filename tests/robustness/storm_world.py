@@ -33,7 +33,7 @@ from mqclient.admin.replicas import BrokerRole as AdminRole
 from osenv import SeededRng, SimClock, SimDisk
 
 START_S_MAX = 60.0
-MET_S = 1.0  # by then a slave that is connected has heard of its master's clocks
+MET_S = 1.0  # by then a replica that is connected has heard of its master's clocks
 
 
 class Machine(StormNode):
@@ -201,7 +201,7 @@ class StormWorld:
         return not self.is_synchronous or state is None or len(state.in_sync.replicas) < len(self.nodes)
 
     @property
-    def slave(self) -> Machine:
+    def replica(self) -> Machine:
         return next(node for node in self.nodes if node is not self.master)
 
     def node_at(self, address: str) -> Machine:
@@ -227,7 +227,7 @@ class StormWorld:
         return AdminRole[self.settings.master_role.name]
 
     def _note_meetings(self) -> None:
-        """A slave that has been connected for a while has had a beat, which tells its master's clocks."""
+        """A replica that has been connected for a while has had a beat, which tells its master's clocks."""
         for node in self.nodes:
             status = node.broker.replication.status() if node.broker is not None else None
             if status is None or status.role is not BrokerRole.SLAVE or not status.connected:
@@ -275,7 +275,9 @@ class StormWorld:
         self.model.losses.append(event)
 
     def has_all(self, node: Machine) -> bool:
-        """Whether everything that was answered SEND_OK is there: on a stale master, or a slave that lags, it is not."""
+        """Whether everything that was answered SEND_OK is there: on a stale master, or a replica that lags, it is
+        not.
+        """
         if node is self.master or node.state is None or self.master.state is None:
             return node is self.master
         return self.is_synchronous and node.state.replica_id in self.master.state.in_sync.replicas
@@ -301,7 +303,7 @@ class StormWorld:
         self.time_ahead_s = own_s
 
     def clock_was_set(self, node: Machine, before_ms: int) -> None:
-        """The wall clock that counts is that of the master's machine, once it is set, or a slave shows the same."""
+        """The wall clock that counts is that of the master's machine, once it is set, or a replica shows the same."""
         if node is self.master or self.nodes[0].skew_ms == self.nodes[1].skew_ms:
             if node is self.master:
                 node.follows_clock = False

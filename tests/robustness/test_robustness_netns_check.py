@@ -66,8 +66,8 @@ def good() -> History:
 
 
 def forked() -> History:
-    """Messages 4 and 5 were acknowledged by the old master alone, 4 was consumed; then the slave was promoted by force,
-    and wrote 6 and 7 in their place.
+    """Messages 4 and 5 were acknowledged by the old master alone, 4 was consumed; then the replica was promoted by
+    force, and wrote 6 and 7 in their place.
     """
     history = History(SEED, synchronous=False)
     history.sent = [*map(sent, (1, 2, 3)), sent(4, ALONE), sent(5, ALONE)]

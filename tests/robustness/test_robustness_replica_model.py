@@ -71,7 +71,7 @@ async def _start(world: ReplicaWorld, node: Node) -> None:
     await _until(world, lambda: world.counts["brokers opened"] > opened, _nothing)
 
 
-def _cut_off_the_slave(world: ReplicaWorld) -> None:
+def _cut_off_the_replica(world: ReplicaWorld) -> None:
     world.network.cut(("a", "b"))
     world.network.cut(("b", "a"))
 
@@ -105,25 +105,25 @@ async def _end_and_lose_power(*, is_followed: bool) -> None:
         assert not is_followed or _at_work(master).store.log_end == end
 
 
-async def _end_without_the_slave() -> None:
+async def _end_without_the_replica() -> None:
     async with _prepared(2) as world:
-        _cut_off_the_slave(world)
+        _cut_off_the_replica(world)
         await _until(world, lambda: _is_told(world), world.producers.end_transaction)
 
 
-async def _restart_the_master_while_the_slave_is_away(*, has_lost: bool) -> None:
-    """The slave has or `has_lost` what was confirmed; what it has not got yet is in the master's log."""
+async def _restart_the_master_while_the_replica_is_away(*, has_lost: bool) -> None:
+    """The replica has or `has_lost` what was confirmed; what it has not got yet is in the master's log."""
     async with _opened(FlushDiskType.ASYNC_FLUSH, 2) as world:
-        master, slave = world.nodes
+        master, replica = world.nodes
         store = _at_work(master).store
         await _until(world, lambda: store.readable_end > 0, world.producers.send)
-        _cut_off_the_slave(world)
+        _cut_off_the_replica(world)
         confirmed = store.readable_end
         if has_lost:
-            slave.rng = Smallest(0)
-            await slave.lose_power()
-            await _start(world, slave)
-            assert _at_work(slave).store.log_end < confirmed
+            replica.rng = Smallest(0)
+            await replica.lose_power()
+            await _start(world, replica)
+            assert _at_work(replica).store.log_end < confirmed
         await _until(world, lambda: store.log_end > confirmed, world.producers.send)
         assert master.process is not None
         await world.answer(master.process, _at_work(master).replication.note_confirmed())
@@ -162,17 +162,17 @@ def test_an_answered_end_that_is_not_on_disk_is_found_after_a_power_cut(monkeypa
         run_simulation(_end_and_lose_power(is_followed=False))
 
 
-def test_an_answered_end_that_an_in_sync_slave_does_not_have_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answered_end_that_an_in_sync_replica_does_not_have_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answered_in_any_case(store: MessageStore) -> None:
         await store.wait_stored(store.log_end)
 
     monkeypatch.setattr(MessageStore, "wait_acknowledged", answered_in_any_case)
     with pytest.raises(InvariantError, match=r"its durable in-sync set .* names b, which had"):
-        run_simulation(_end_without_the_slave())
+        run_simulation(_end_without_the_replica())
 
 
-def test_a_restarted_master_shows_what_it_had_confirmed_though_the_slave_has_lost_it_since() -> None:
-    run_simulation(_restart_the_master_while_the_slave_is_away(has_lost=True))
+def test_a_restarted_master_shows_what_it_had_confirmed_though_the_replica_has_lost_it_since() -> None:
+    run_simulation(_restart_the_master_while_the_replica_is_away(has_lost=True))
 
 
 def test_a_restarted_master_that_confirms_more_than_it_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +183,4 @@ def test_a_restarted_master_that_confirms_more_than_it_had_is_found(monkeypatch:
 
     monkeypatch.setattr(InSyncLedger, "begin", begin_with_more)
     with pytest.raises(InvariantError, match=r"its durable in-sync set .* names b, which had"):
-        run_simulation(_restart_the_master_while_the_slave_is_away(has_lost=False))
+        run_simulation(_restart_the_master_while_the_replica_is_away(has_lost=False))

@@ -1,4 +1,6 @@
-"""Master and slave on a simulated network, under random histories of everything that may happen to them (figure G6)."""
+"""Master and replica on a simulated network, under random histories of everything that may happen to them (figure
+G6).
+"""
 
 from __future__ import annotations
 

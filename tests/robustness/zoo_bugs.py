@@ -207,26 +207,26 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "17",
-        "slave acks page cache",
-        "under SYNC_FLUSH, too, a slave vouches for what is written",
+        "replica acks page cache",
+        "under SYNC_FLUSH, too, a replica vouches for what is written",
         f"{BROKER}/replication/following.py",
         "self._node.states_in.vouched(store.stored_end)",
         "self._node.states_in.vouched(store.log_end)",
-        f"{LINKS_TESTS}::test_a_slave_vouches_for_what_its_flush_disk_type_says",
+        f"{LINKS_TESTS}::test_a_replica_vouches_for_what_its_flush_disk_type_says",
     ),
     bug(
         "18",
         "ack counted per connection",
-        "one acknowledgement is enough, whichever slave of the in-sync set it comes from",
+        "one acknowledgement is enough, whichever replica of the in-sync set it comes from",
         IN_SYNC,
         "min([confirmed, *(self._acknowledged(one) for one in replicas - {self.me})])",
         "min([confirmed, max((self._acknowledged(one) for one in replicas - {self.me}), default=confirmed)])",
-        f"{LEDGER_TESTS}::test_two_links_of_one_slave_are_one_slave",
+        f"{LEDGER_TESTS}::test_two_links_of_one_replica_are_one_replica",
     ),
     Bug(
         "19",
-        "forged slave ack > master (#3015)",
-        "what a slave acknowledges is not compared with the end of the log",
+        "forged replica ack > master (#3015)",
+        "what a replica acknowledges is not compared with the end of the log",
         (
             Edit(IN_SYNC, "        if log_offset > log_end:\n", "        if log_offset > log_end and False:\n"),
             Edit(
@@ -236,14 +236,14 @@ BUGS: tuple[Bug, ...] = (
             ),
         ),
         (
-            f"{LEDGER_TESTS}::test_what_a_slave_cannot_have_is_rejected",
+            f"{LEDGER_TESTS}::test_what_a_replica_cannot_have_is_rejected",
             f"{LINKS_TESTS}::test_a_master_rejects_what_cannot_be",
         ),
     ),
     Bug(
         "20",
         "no epoch fence (#7017)",
-        "a slave follows a master of any epoch",
+        "a replica follows a master of any epoch",
         (
             Edit(f"{BROKER}/replication/following.py", "if epoch < self.epoch:", "if epoch < (0, 0):"),
             Edit(f"{BROKER}/replication/following.py", "if frame.epoch < self._epoch:", "if frame.epoch < (0, 0):"),
@@ -270,11 +270,11 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "22",
         "early shrink",
-        "a slave that is to leave the set counts no more, though the decision is not on disk",
+        "a replica that is to leave the set counts no more, though the decision is not on disk",
         IN_SYNC,
         COUNTED,
         "replicas = self.deciding.replicas if self.deciding else self.in_sync.replicas",
-        f"{LEDGER_TESTS}::test_a_slave_leaves_the_set_durably_before_anything_is_confirmed_without_it",
+        f"{LEDGER_TESTS}::test_a_replica_leaves_the_set_durably_before_anything_is_confirmed_without_it",
     ),
     bug(
         "23",
@@ -315,12 +315,12 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "26",
         "committed transaction dropped at minISR (#7709)",
-        "a half message of which the slave has no copy yet is given up",
+        "a half message of which the replica has no copy yet is given up",
         "libs/mqclient/src/mqclient/producer/transaction_producer.py",
         "frozenset({SendStatus.SEND_OK, SendStatus.SLAVE_NOT_AVAILABLE})",
         "frozenset({SendStatus.SEND_OK})",
         "libs/mqclient/tests/test_mqclient_transaction_producer.py"
-        "::test_a_half_that_is_less_safe_than_wished_is_rolled_back_unless_only_the_slave_is_away",
+        "::test_a_half_that_is_less_safe_than_wished_is_rolled_back_unless_only_the_replica_is_away",
     ),
     bug(
         "27",
@@ -358,7 +358,7 @@ BUGS: tuple[Bug, ...] = (
         ),
         (
             f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
-            "::test_a_master_without_its_slave_deletes_nothing_beyond_the_confirm_offset",
+            "::test_a_master_without_its_replica_deletes_nothing_beyond_the_confirm_offset",
         ),
     ),
     bug(
@@ -465,7 +465,7 @@ BUGS: tuple[Bug, ...] = (
         "    if topic_end + 2 + properties_size != end:\n",
         "    if properties_size > 32_767 or topic_end + 2 + properties_size != end:\n",
         f"{RECORD_LIMITS_TESTS}::TestLongProperties::test_a_kill_loses_nothing_behind_a_record_with_long_properties",
-        f"{RECORD_LIMITS_TESTS}::TestLongProperties::test_a_slave_copies_a_record_with_long_properties",
+        f"{RECORD_LIMITS_TESTS}::TestLongProperties::test_a_replica_copies_a_record_with_long_properties",
     ),
     bug(
         "38",
@@ -631,8 +631,8 @@ BUGS: tuple[Bug, ...] = (
         "two restores of one copy give the same versions",
         "a restored store draws no versions of its own",
         f"{BROKER}/processor/broker.py",
-        "        if self._is_restored:  # a slave as well",
-        "        if False:  # a slave as well",
+        "        if self._is_restored:  # a replica as well",
+        "        if False:  # a replica as well",
         f"{BROKER_TESTS}/test_broker_backup.py"
         "::test_what_members_finish_after_one_restore_does_not_count_after_another_one",
     ),
@@ -686,23 +686,23 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "62",
-        "the master's cleaning overtakes a slave that lags behind",
-        "files go without regard to connected slaves",
+        "the master's cleaning overtakes a replica that lags behind",
+        "files go without regard to connected replicas",
         f"{STORE}/retention.py",
         " or not self._is_copied(used):",
         ":",
         f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
-        "::test_a_file_stays_until_a_slave_that_lags_behind_an_asynchronous_master_has_it_and_the_copies",
+        "::test_a_file_stays_until_a_replica_that_lags_behind_an_asynchronous_master_has_it_and_the_copies",
     ),
     bug(
         "69",
-        "a slave that joined later does not recognise what is sent again",
-        "what producers have numbered is not told to a slave",
+        "a replica that joined later does not recognise what is sent again",
+        "what producers have numbered is not told to a replica",
         f"{BROKER}/replication/states.py",
         "            self._sequences.take_over(self._coming_sequences[1])\n",
         "",
         f"{BROKER_TESTS}/test_broker_replica_sequences.py"
-        "::test_a_slave_that_joins_after_retention_recognises_what_is_sent_again",
+        "::test_a_replica_that_joins_after_retention_recognises_what_is_sent_again",
     ),
     bug(
         "75",
@@ -754,32 +754,32 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "76",
-        "a restored slave that is promoted passes over new messages",
+        "a restored replica that is promoted passes over new messages",
         "only a master draws its own versions of a store that was put back",
         f"{BROKER}/processor/broker.py",
-        "        if self._is_restored:  # a slave as well",
-        "        if self._is_restored and state.role.is_master:  # a slave as well",
+        "        if self._is_restored:  # a replica as well",
+        "        if self._is_restored and state.role.is_master:  # a replica as well",
         f"{BROKER_TESTS}/test_broker_restored_replicas.py"
-        "::test_a_store_that_was_put_back_as_a_slave_and_is_promoted_counts_no_report_from_before",
+        "::test_a_store_that_was_put_back_as_a_replica_and_is_promoted_counts_no_report_from_before",
     ),
     bug(
         "77",
-        "a slave of a master that was restored twice passes over new messages",
-        "a slave forgets a higher origin of versions",
+        "a replica of a master that was restored twice passes over new messages",
+        "a replica forgets a higher origin of versions",
         f"{BROKER}/core/replica_state.py",
         "max(self.renewal_origin, renewal_origin)",
         "renewal_origin",
-        f"{BROKER_TESTS}/test_broker_restored_replicas.py::test_a_slave_keeps_the_higher_origin",
+        f"{BROKER_TESTS}/test_broker_restored_replicas.py::test_a_replica_keeps_the_higher_origin",
     ),
     bug(
         "78",
-        "a slave that has just joined and is promoted gives numbers again",
+        "a replica that has just joined and is promoted gives numbers again",
         "the master says the next numbers of empty queues only",
         f"{BROKER}/replication/states.py",
         "            if first == end or queue.entry(first)[0] >= log_offset:\n",
         "            if first == end:\n",
         f"{BROKER_TESTS}/test_broker_replica_offsets.py"
-        "::test_a_slave_that_has_just_joined_after_retention_gives_no_number_again",
+        "::test_a_replica_that_has_just_joined_after_retention_gives_no_number_again",
     ),
     bug(
         "79",
@@ -793,11 +793,11 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "80",
         "a replaced master that does not follow yet gives lost messages to members that know of the new one",
-        "a slave serves whatever version a pull names",
+        "a replica serves whatever version a pull names",
         f"{BROKER}/processor/consuming.py",
         "known.renewals < Progress(0, version=version).renewals",
         "False",
-        f"{BROKER_TESTS}/test_broker_slave_requests.py"
+        f"{BROKER_TESTS}/test_broker_replica_requests.py"
         "::TestPulling::test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on",
     ),
     bug(
@@ -832,7 +832,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "84",
-        "a slave whose log has no epoch in common with its master's is cut where no record ends",
+        "a replica whose log has no epoch in common with its master's is cut where no record ends",
         "any place behind the beginning of its log counts as the end of a record",
         f"{BROKER}/replication/following.py",
         " and not set(hello.history.begins).isdisjoint(self.history.begins)",
@@ -850,32 +850,32 @@ BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "86",
-        "a slave rejects every record of a replica that was promoted without one",
+        "a replica rejects every record of another one that was promoted without one",
         "a master without records says that it has its former master's epochs",
         f"{BROKER}/core/replica_state.py",
         "(self.history.without(log_begin) if log_begin < log_end else EpochHistory())",
         "self.history.without(log_begin)",
         f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
-        "::test_a_slave_without_records_follows_a_successor_that_gives_other_numbers",
+        "::test_a_replica_without_records_follows_a_successor_that_gives_other_numbers",
     ),
     bug(
         "87",
-        "a slave is promoted for records that it is about to lose",
+        "a replica is promoted for records that it is about to lose",
         "a pending cut is not checked",
         f"{BROKER}/replication/node.py",
         "    if node.file.state.cut is not None:\n",
         "    if False:\n",
-        f"{BROKER_TESTS}/test_broker_replication.py::test_a_slave_whose_log_is_about_to_be_cut_is_not_promoted",
+        f"{BROKER_TESTS}/test_broker_replication.py::test_a_replica_whose_log_is_about_to_be_cut_is_not_promoted",
     ),
     bug(
         "88",
-        "a slave that was away brings back an offset in a deleted topic",
+        "a replica that was away brings back an offset in a deleted topic",
         "a master takes over what is not below the deletion, whether the topic is there or not",
         f"{BROKER}/replication/states.py",
         " or self._has_deleted(topic)",
         "",
         f"{BROKER_TESTS}/test_broker_replica_offsets.py"
-        "::test_a_slave_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted",
+        "::test_a_replica_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted",
     ),
     bug(
         "89",
@@ -885,6 +885,6 @@ BUGS: tuple[Bug, ...] = (
         " and not is_behind:",
         ":",
         f"{BROKER_TESTS}/test_broker_replica_offsets.py"
-        "::test_an_offset_that_a_slave_brings_back_in_a_topic_that_was_made_again_is_on_both_sides",
+        "::test_an_offset_that_a_replica_brings_back_in_a_topic_that_was_made_again_is_on_both_sides",
     ),
 )

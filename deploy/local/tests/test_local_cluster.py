@@ -37,16 +37,16 @@ async def test_three_brokers_and_two_name_servers_run_as_processes(tmp_path: Pat
 
 @pytest.mark.processes
 async def test_pair_that_has_started_is_in_sync_and_stops_by_itself(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, slaves_of=SYNC_MASTER, orders=False)
+    cluster = Cluster(tmp_path, replicas_of=SYNC_MASTER, orders=False)
     assert [process.name for process in cluster.processes] == ["name-server", "broker-a", "broker-a-s"]
-    (master,), (slave,) = cluster.broker_addresses, cluster.slave_addresses
+    (master,), (replica,) = cluster.broker_addresses, cluster.replica_addresses
     async with cluster:
         async with Producer("senders", cluster.url) as producer:
             assert (await producer.send(Message("flights", b"G1"))).send_status is SendStatus.SEND_OK
-        logs = await settled_logs(master, slave)
+        logs = await settled_logs(master, replica)
         report = await cluster.stop()
     assert (report.killed, report.failed, report.leftover) == ((), (), ())
-    folders = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.slaves)]
+    folders = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.replicas)]
     assert logs.are_the_same
     assert logs.master_end > 0
     assert first_difference(folders[0], folders[1], logs.master_end) is None
@@ -142,12 +142,12 @@ def test_services_that_are_not_wanted_are_left_out(tmp_path: Path, services: dic
     assert [process.name for process in cluster.processes] == ["name-server", "broker-a", *names]
 
 
-def test_ports_are_dealt_to_name_servers_brokers_services_slaves_and_their_replication() -> None:
-    dealt = ClusterPorts.dealt(range(1, 11), name_servers=1, brokers=1, services=1, slaves=2, balancers=1)
+def test_ports_are_dealt_to_name_servers_brokers_services_replicas_and_their_replication() -> None:
+    dealt = ClusterPorts.dealt(range(1, 11), name_servers=1, brokers=1, services=1, replicas=2, balancers=1)
     assert dealt == ClusterPorts([1], [2], [3], [4, 5], [6, 7, 8, 9], [10])
     assert dealt.all == list(range(1, 11))
     with pytest.raises(ValueError, match="this cluster needs 5 ports, not 4"):
-        ClusterPorts.dealt([1, 2, 3, 4], name_servers=1, brokers=1, services=0, slaves=1)
+        ClusterPorts.dealt([1, 2, 3, 4], name_servers=1, brokers=1, services=0, replicas=1)
 
 
 def test_ports_that_are_dealt_can_be_listened_on() -> None:
@@ -156,10 +156,10 @@ def test_ports_that_are_dealt_can_be_listened_on() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"name_servers": 0}, {"brokers": 27}, {"slaves_of": "SLAVE"}, {"ports": [1]}, {"delay_levels": "1s"}],
+    [{"name_servers": 0}, {"brokers": 27}, {"replicas_of": "SLAVE"}, {"ports": [1]}, {"delay_levels": "1s"}],
 )
 def test_cluster_that_makes_no_sense_is_rejected(tmp_path: Path, wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"cluster has at least|slaves_of is 'SLAVE'|ports, not 1|levels"):
+    with pytest.raises(ValueError, match=r"cluster has at least|replicas_of is 'SLAVE'|ports, not 1|levels"):
         Cluster(tmp_path, **wrong)  # type: ignore[arg-type]
 
 

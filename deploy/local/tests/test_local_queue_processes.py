@@ -25,8 +25,8 @@ def test_only_ports_name_servers_and_folders_are_others_in_the_copies(tmp_path: 
     assert len(set(ports)) == 3
 
 
-def test_the_slave_of_a_master_is_the_one_of_its_name(tmp_path: Path) -> None:
+def test_the_replica_of_a_master_is_the_one_of_its_name(tmp_path: Path) -> None:
     cluster = ConfiguredCluster(ONE_PAIR.with_name("2m-2s-sync"), tmp_path / "with")
-    assert cluster.slave_of("broker-b") is cluster.brokers["broker-b-s"]
-    assert [name for name, one in cluster.brokers.items() if one.is_slave] == ["broker-a-s", "broker-b-s"]
-    assert ConfiguredCluster(ONE_PAIR.with_name("2m-noslave"), tmp_path / "without").slave_of("broker-b") is None
+    assert cluster.replica_of("broker-b") is cluster.brokers["broker-b-s"]
+    assert [name for name, one in cluster.brokers.items() if one.is_replica] == ["broker-a-s", "broker-b-s"]
+    assert ConfiguredCluster(ONE_PAIR.with_name("2m-noslave"), tmp_path / "without").replica_of("broker-b") is None

@@ -52,7 +52,7 @@ def test_good_run_has_no_problem() -> None:
     assert summary.money_conserved
     assert summary.close_lateness_ms == Lateness(20, 20, 20)
     assert summary.duration_s == 16.0
-    assert (summary.log_bytes, summary.slave_log_bytes, summary.logs_identical) == (4_096, 4_096, True)
+    assert (summary.log_bytes, summary.replica_log_bytes, summary.logs_identical) == (4_096, 4_096, True)
     assert json.loads(summary.to_json())["close_lateness_ms"] == {"p50": 20, "p99": 20, "max": 20}
 
 
@@ -97,14 +97,14 @@ def test_a_demonstration_of_usual_size_shows_every_ending() -> None:
 @pytest.mark.parametrize(
     "behind",
     [
-        replace(SAME_LOGS, slave_end=4_000),
-        replace(SAME_LOGS, slave_durable_end=4_000),
+        replace(SAME_LOGS, replica_end=4_000),
+        replace(SAME_LOGS, replica_durable_end=4_000),
         replace(SAME_LOGS, confirm_offset=4_000),
         replace(SAME_LOGS, in_sync=False),
     ],
 )
-def test_slave_that_has_not_everything_is_a_sentence(behind: PairLogs) -> None:
-    sentence = f"the logs of broker-a and its slave are not the same: {behind}"
+def test_replica_that_has_not_everything_is_a_sentence(behind: PairLogs) -> None:
+    sentence = f"the logs of broker-a and its replica are not the same: {behind}"
     assert found(replace(SHOPPED, logs=behind)) == [sentence]
 
 

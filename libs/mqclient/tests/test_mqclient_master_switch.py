@@ -33,9 +33,9 @@ WITHOUT_MASTER_S = 2.0
 
 
 def pair(queue_count: int = 1) -> tuple[FakeCluster, FakeBroker, FakeBroker]:
-    """A master with a slave."""
+    """A master with a replica."""
     cluster, (master,) = FakeCluster.of("broker-a", queue_count=queue_count)
-    return cluster, master, cluster.add_slave(master)
+    return cluster, master, cluster.add_replica(master)
 
 
 def start(producer: Producer, *bodies: bytes) -> list[asyncio.Task[SendResult]]:
@@ -48,63 +48,63 @@ def numbers(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 async def test_a_switch_carries_the_messages_to_the_new_master_at_once() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         result = await producer.send(Message("orders", b"after"))
-    assert slave.bodies == [b"before", b"after"]
-    assert (result.broker_address, result.queue_offset) == (slave.address, 1)
+    assert replica.bodies == [b"before", b"after"]
+    assert (result.broker_address, result.queue_offset) == (replica.address, 1)
     assert cluster.clock.monotonic() == 0.0
 
 
 async def test_a_producer_keeps_its_id_and_its_numbers_at_the_new_master() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         await producer.send(Message("orders", b"after"))
     producer_id = master.frames[0].producer_id
-    assert numbers(slave) == [(producer_id, 2)]
-    assert slave.frames[0].producer_epoch > master.frames[0].producer_epoch
+    assert numbers(replica) == [(producer_id, 2)]
+    assert replica.frames[0].producer_epoch > master.frames[0].producer_epoch
 
 
 async def test_what_the_old_master_stored_without_an_answer_is_recognised_by_the_new_one() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
         master.silent = True
         (sending,) = start(producer, b"once")
         await settle()
         master.produce(master.frames[-1])  # stored, copied, and the answer is lost
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         result = await sending
-    assert slave.bodies == [b"before", b"once"]
+    assert replica.bodies == [b"before", b"once"]
     assert (result.send_status, result.queue_offset) == (SendStatus.SEND_OK, 1)
-    assert numbers(slave) == [numbers(master)[-1]]
+    assert numbers(replica) == [numbers(master)[-1]]
 
 
 async def test_what_the_old_master_took_to_its_grave_is_stored_by_the_new_one() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
-        slave.copy_from(master)
+        replica.copy_from(master)
         master.silent = True
         (sending,) = start(producer, b"once")
         await settle()
         master.down = True
-        cluster.promote(slave)
+        cluster.promote(replica)
         master.break_streams()
         await sending
-    assert slave.bodies == [b"before", b"once"]
+    assert replica.bodies == [b"before", b"once"]
 
 
 @pytest.mark.parametrize("away", ["down", "stepped down"])
 async def test_sends_wait_while_there_is_no_master_and_go_on_when_there_is_one(away: str) -> None:
-    cluster, master, slave = pair(queue_count=4)
+    cluster, master, replica = pair(queue_count=4)
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
-        slave.copy_from(master)
+        replica.copy_from(master)
         if away == "down":
             master.down = True
             master.break_streams()
@@ -114,28 +114,28 @@ async def test_sends_wait_while_there_is_no_master_and_go_on_when_there_is_one(a
         await cluster.clock.advance(WITHOUT_MASTER_S)
         assert not any(sending.done() for sending in sends)
         if away == "down":
-            cluster.promote(slave)
+            cluster.promote(replica)
         else:
-            cluster.switch(master, slave)
+            cluster.switch(master, replica)
         await cluster.clock.advance(DEFAULT_TIMEOUT_S - WITHOUT_MASTER_S)
         results = await asyncio.gather(*sends)
-    assert {result.broker_address for result in results} == {slave.address}
-    assert sorted(slave.bodies) == sorted([b"before", *(b"%d" % number for number in range(64))])
+    assert {result.broker_address for result in results} == {replica.address}
+    assert sorted(replica.bodies) == sorted([b"before", *(b"%d" % number for number in range(64))])
 
 
 async def test_a_producer_that_starts_without_a_master_waits_for_one() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     master.down = True
     async with Producer("shop", cluster.url) as producer:
         (sending,) = start(producer, b"first")
         await cluster.clock.advance(WITHOUT_MASTER_S)
-        cluster.promote(slave)
+        cluster.promote(replica)
         await cluster.clock.advance(0.5)
-        assert (await sending).broker_address == slave.address
+        assert (await sending).broker_address == replica.address
 
 
 async def test_without_a_master_a_send_ends_with_its_time_and_nothing_is_stored() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"before"))
         master.down = True
@@ -143,7 +143,7 @@ async def test_without_a_master_a_send_ends_with_its_time_and_nothing_is_stored(
         (sending,) = start(producer, b"x")
         await cluster.clock.advance(DEFAULT_TIMEOUT_S)
         assert isinstance(sending.exception(), (BrokerUnreachableError, NoRouteError))
-    assert slave.frames == []
+    assert replica.frames == []
 
 
 async def test_name_servers_are_asked_once_for_all_sends_that_find_no_master() -> None:
@@ -174,7 +174,7 @@ async def test_a_master_that_has_stepped_down_is_not_asked_in_a_tight_circle() -
 
 
 async def test_an_old_master_finishes_what_it_has_and_gets_nothing_more() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url, producer_config=UNCOMPRESSED) as producer:
         await producer.send(Message("orders", b"before"))
         master.silent = True
@@ -191,15 +191,15 @@ async def test_an_old_master_finishes_what_it_has_and_gets_nothing_more() -> Non
         master.produce_stream.answer(answer)
         await settle()
         assert (await sends[0]).broker_address == master.address
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         await cluster.clock.advance(1.0)
-        assert {(await sending).broker_address for sending in sends[1:]} == {slave.address}
-    assert [len(body) for body in slave.bodies] == [6, 900_000, 900_001, 5]
+        assert {(await sending).broker_address for sending in sends[1:]} == {replica.address}
+    assert [len(body) for body in replica.bodies] == [6, 900_000, 900_001, 5]
 
 
 async def test_where_another_master_lives_messages_go_there_instead_of_waiting() -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b", queue_count=1)
-    cluster.add_slave(first)
+    cluster.add_replica(first)
     async with Producer("shop", cluster.url) as producer:
         for _ in range(2):
             await producer.send(Message("orders", b"before"))
@@ -211,7 +211,7 @@ async def test_where_another_master_lives_messages_go_there_instead_of_waiting()
 
 
 async def test_the_order_of_a_chosen_queue_survives_a_switch() -> None:
-    cluster, master, slave = pair(queue_count=1)
+    cluster, master, replica = pair(queue_count=1)
     queue = MessageQueue("orders", "broker-a", 0)
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"0"), queue=queue)
@@ -220,16 +220,16 @@ async def test_the_order_of_a_chosen_queue_survives_a_switch() -> None:
             asyncio.create_task(producer.send(Message("orders", b"%d" % number), queue=queue)) for number in range(1, 6)
         ]
         await settle()
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         await cluster.clock.advance(1.0)
         await asyncio.gather(*sends)
-    assert slave.bodies == [b"%d" % number for number in range(6)]
+    assert replica.bodies == [b"%d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize(
     ("code", "runs"), [(common_pb.SLAVE_NOT_AVAILABLE, True), (common_pb.FLUSH_SLAVE_TIMEOUT, False)]
 )
-async def test_a_local_transaction_runs_without_a_slave_and_not_with_one_that_is_late(code: int, runs: bool) -> None:
+async def test_a_local_transaction_runs_without_a_replica_and_not_with_one_that_is_late(code: int, runs: bool) -> None:
     cluster, master, _ = pair()
     listener = RecordingTransactionListener()
     async with TransactionProducer("shop", cluster.url, transaction_listener=listener) as producer:
@@ -241,7 +241,7 @@ async def test_a_local_transaction_runs_without_a_slave_and_not_with_one_that_is
 
 
 async def test_a_transaction_is_ended_at_the_new_master() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     listener = RecordingTransactionListener()
     async with TransactionProducer("shop", cluster.url, transaction_listener=listener) as producer:
         master.unary_gate = asyncio.Event()  # the end does not get through
@@ -249,38 +249,38 @@ async def test_a_transaction_is_ended_at_the_new_master() -> None:
         await settle()
         master.unary_errors[methods.END_TRANSACTION.path] = [BrokerUnreachableError("it is just going")]
         master.down = True
-        slave.copy_from(master)
+        replica.copy_from(master)
         master.break_streams()
         master.unary_gate.set()
         await cluster.clock.advance(WITHOUT_MASTER_S)
-        assert slave.bodies == []
-        cluster.promote(slave)
+        assert replica.bodies == []
+        cluster.promote(replica)
         await cluster.clock.advance(1.0)
     assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
-    assert slave.bodies == [b"x"]
+    assert replica.bodies == [b"x"]
 
 
 async def test_a_new_master_can_ask_for_transactions_at_once() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with TransactionProducer("shop", cluster.url, transaction_listener=RecordingTransactionListener()):
-        assert (master.producer_groups(), slave.producer_groups()) == (["shop"], [])
-        cluster.switch(master, slave)
+        assert (master.producer_groups(), replica.producer_groups()) == (["shop"], [])
+        cluster.switch(master, replica)
         await settle()
-        assert slave.producer_groups() == ["shop"]
+        assert replica.producer_groups() == ["shop"]
         assert cluster.clock.monotonic() == 0.0
 
 
 async def test_what_waits_is_taken_back_at_the_new_master_also_by_one_who_knows_the_old_one() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"x", keys=["17"], delay_ms=60_000))
-        cluster.name_servers["name-server-0"].unary = stale_once(cluster, master, slave)  # type: ignore[method-assign]
+        cluster.name_servers["name-server-0"].unary = stale_once(cluster, master, replica)  # type: ignore[method-assign]
         result = await producer.recall("orders", key="17")
     assert result.outcome is RecallOutcome.REMOVED
-    assert (len(master.waiting.requests), len(slave.waiting.requests)) == (0, 1)
+    assert (len(master.waiting.requests), len(replica.waiting.requests)) == (0, 1)
 
 
-def stale_once(cluster: FakeCluster, master: FakeBroker, slave: FakeBroker) -> Any:
+def stale_once(cluster: FakeCluster, master: FakeBroker, replica: FakeBroker) -> Any:
     """A name server that tells the old master once more while the two change roles."""
     ask = cluster.name_servers["name-server-0"].unary
     answers = iter([True])
@@ -288,16 +288,16 @@ def stale_once(cluster: FakeCluster, master: FakeBroker, slave: FakeBroker) -> A
     async def unary(path: str, request: Any) -> Any:
         answer = await ask(path, request)
         if next(answers, False):
-            cluster.switch(master, slave)
+            cluster.switch(master, replica)
         return answer
 
     return unary
 
 
 async def test_what_could_not_be_consumed_goes_back_to_the_new_master() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     master.put("orders", 0, b"x")
-    slave.copy_from(master)
+    replica.copy_from(master)
     gate = asyncio.Event()
     seen: list[bytes] = []
 
@@ -309,8 +309,8 @@ async def test_what_could_not_be_consumed_goes_back_to_the_new_master() -> None:
     async with consumer_of(cluster, listen):
         await settle()
         assert seen == [b"x"]
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         gate.set()
         await cluster.clock.advance(25.0)
-    assert (len(master.send_backs), len(slave.send_backs)) == (0, 1)
+    assert (len(master.send_backs), len(replica.send_backs)) == (0, 1)
     assert seen == [b"x", b"x"]

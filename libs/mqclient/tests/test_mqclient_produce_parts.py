@@ -39,7 +39,7 @@ PLAIN, MOVABLE, IMPATIENT = (
 )
 ORDERED, ALONE = SendOptions(ordered=True), SendOptions(own_batch=True)
 LOST = ConnectionLostError("the connection broke")
-NO_MASTER = BrokerUnavailableError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a slave", "broker-a")
+NO_MASTER = BrokerUnavailableError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a replica", "broker-a")
 
 
 def pending(sequence: int, terms: SendOptions = PLAIN, *, queue: int = 0, size: int = 10) -> PendingSend:

@@ -234,7 +234,7 @@ async def test_cancelled_send_is_left_out_of_its_frame() -> None:
 async def test_only_masters_are_written() -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
     first.addresses = {0: first.address, 1: second.address}
-    second.addresses = {1: first.address, 2: second.address}  # slaves of a master that is gone
+    second.addresses = {1: first.address, 2: second.address}  # replicas of a master that is gone
     async with Producer("shop", cluster.url) as producer:
         results = [await producer.send(Message("orders", b"%d" % n)) for n in range(8)]
     assert {(result.message_queue.broker_name, result.broker_address) for result in results} == {
@@ -250,7 +250,7 @@ async def test_a_topic_whose_masters_are_all_gone_cannot_be_written() -> None:
     async with Producer("shop", cluster.url) as producer:
         sending = asyncio.create_task(producer.send(Message("orders", b"x")))
         await cluster.clock.advance(2.9)
-        assert not sending.done()  # one of the slaves may be about to become the master
+        assert not sending.done()  # one of the replicas may be about to become the master
         await cluster.clock.advance(0.1)
         with pytest.raises(NoRouteError, match="no master available"):
             await sending

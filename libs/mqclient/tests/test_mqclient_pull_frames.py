@@ -14,9 +14,9 @@ PULL = methods.PULL.path
 
 
 def pair() -> tuple[FakeCluster, FakeBroker, FakeBroker]:
-    """A master with a slave."""
+    """A master with a replica."""
     cluster, (master,) = FakeCluster.of("broker-a", queue_count=1)
-    return cluster, master, cluster.add_slave(master)
+    return cluster, master, cluster.add_replica(master)
 
 
 def put(broker: FakeBroker, *bodies: bytes, tag: str = "red") -> None:
@@ -65,49 +65,49 @@ class TestFrames:
                 await consumer.pull_frame(QUEUE, 0, block_s=16)
 
 
-class TestPreferringSlaves:
-    async def test_a_slave_serves_whatever_is_suggested(self) -> None:
-        cluster, master, slave = pair()
+class TestPreferringReplicas:
+    async def test_a_replica_serves_whatever_is_suggested(self) -> None:
+        cluster, master, replica = pair()
         put(master, b"0", b"1", b"2")
-        slave.copy_from(master)
-        async with PullConsumer("readers", cluster.url, prefers_slaves=True) as consumer:
+        replica.copy_from(master)
+        async with PullConsumer("readers", cluster.url, prefers_replicas=True) as consumer:
             for offset in range(3):
                 frame = await consumer.pull_frame(QUEUE, offset, max_messages=1)
                 assert frame.next_begin_offset == offset + 1
-        assert slave.unary_paths.count(PULL) == 3
+        assert replica.unary_paths.count(PULL) == 3
         assert PULL not in master.unary_paths
 
-    async def test_its_master_serves_what_the_slave_has_not_got_and_then_the_slave_again(self) -> None:
-        cluster, master, slave = pair()
+    async def test_its_master_serves_what_the_replica_has_not_got_and_then_the_replica_again(self) -> None:
+        cluster, master, replica = pair()
         put(master, b"0")
-        slave.copy_from(master)
+        replica.copy_from(master)
         put(master, b"1", b"2")
-        async with PullConsumer("readers", cluster.url, prefers_slaves=True) as consumer:
+        async with PullConsumer("readers", cluster.url, prefers_replicas=True) as consumer:
             assert bodies((await consumer.pull_frame(QUEUE, 1, max_messages=1)).records) == [b"1"]
-            assert (slave.unary_paths.count(PULL), master.unary_paths.count(PULL)) == (1, 1)
-            slave.copy_from(master)
+            assert (replica.unary_paths.count(PULL), master.unary_paths.count(PULL)) == (1, 1)
+            replica.copy_from(master)
             assert bodies((await consumer.pull_frame(QUEUE, 2)).records) == [b"2"]
-            assert (slave.unary_paths.count(PULL), master.unary_paths.count(PULL)) == (2, 1)
+            assert (replica.unary_paths.count(PULL), master.unary_paths.count(PULL)) == (2, 1)
 
     async def test_only_the_master_calls_an_offset_illegal(self) -> None:
-        cluster, master, slave = pair()
-        slave.judges_offsets = True
+        cluster, master, replica = pair()
+        replica.judges_offsets = True
         put(master, b"0")
-        async with PullConsumer("readers", cluster.url, prefers_slaves=True) as consumer:
+        async with PullConsumer("readers", cluster.url, prefers_replicas=True) as consumer:
             assert bodies((await consumer.pull_frame(QUEUE, 0)).records) == [b"0"]
             assert (await consumer.pull_frame(QUEUE, 5)).status is PullStatus.OFFSET_ILLEGAL
 
-    async def test_without_a_slave_the_master_serves(self) -> None:
+    async def test_without_a_replica_the_master_serves(self) -> None:
         cluster, (master,) = FakeCluster.of("broker-a", queue_count=1)
         put(master, b"0")
-        async with PullConsumer("readers", cluster.url, prefers_slaves=True) as consumer:
+        async with PullConsumer("readers", cluster.url, prefers_replicas=True) as consumer:
             assert (await consumer.pull(QUEUE, 0)).messages[0].body == b"0"
 
-    async def test_a_slave_that_cannot_be_reached_is_passed_over(self) -> None:
-        cluster, master, slave = pair()
+    async def test_a_replica_that_cannot_be_reached_is_passed_over(self) -> None:
+        cluster, master, replica = pair()
         put(master, b"0", b"1")
-        slave.copy_from(master)
-        slave.down = True
-        async with PullConsumer("readers", cluster.url, prefers_slaves=True) as consumer:
+        replica.copy_from(master)
+        replica.down = True
+        async with PullConsumer("readers", cluster.url, prefers_replicas=True) as consumer:
             assert bodies((await consumer.pull_frame(QUEUE, 0)).records) == [b"0", b"1"]
         assert cluster.clock.monotonic() == 0.0

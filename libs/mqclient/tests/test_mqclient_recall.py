@@ -218,7 +218,7 @@ class TestNoAnswer:
 
     async def test_a_name_without_a_running_master_is_not_unknown(self) -> None:
         cluster, (_, two) = FakeCluster.of("broker-a", "broker-b")
-        two.addresses = {1: two.address}  # its slave alone
+        two.addresses = {1: two.address}  # its replica alone
         async with Producer("shop", cluster.url) as producer:
             with pytest.raises(BrokerUnreachableError, match="the master of broker 'broker-b' is not there"):
                 await producer.recall("orders", key="order-17")

@@ -1,4 +1,4 @@
-"""Masters and slaves as an operator sees them, and every step of a change between them."""
+"""Masters and replicas as an operator sees them, and every step of a change between them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pair:
     def new(self) -> FakeReplica:
         return self.brokers[1].admin.replica
 
-    def add_slave(self, broker_id: int) -> FakeReplica:
+    def add_replica(self, broker_id: int) -> FakeReplica:
         broker = self.cluster.add_broker("a")
         broker.admin.replica.follow(self.old, broker_id)
         self.brokers += (broker,)
@@ -80,7 +80,7 @@ class Pair:
         return [type(one).__name__ for broker in self.brokers for one in broker.admin.replica.requests]
 
     async def is_swapped(self) -> None:
-        """B is the master, and A its slave that has everything."""
+        """B is the master, and A its replica that has everything."""
         by_address = {one.broker.address: one.status for one in await self.admin.ha_status(broker="a")}
         new, old = by_address[B], by_address[A]
         assert new is not None
@@ -92,7 +92,7 @@ class Pair:
         assert old.epoch == new.epoch
 
     async def is_as_before(self) -> None:
-        """A is the master again, with B as its slave."""
+        """A is the master again, with B as its replica."""
         assert self.masters() == [A]
         assert (self.old.role, self.old.broker_id) == (pb.SYNC_MASTER, 0)
         assert self.new.role == pb.SLAVE
@@ -108,25 +108,25 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 class TestStatus:
-    async def test_masters_and_slaves_tell_everything(self, pair: Pair) -> None:
+    async def test_masters_and_replicas_tell_everything(self, pair: Pair) -> None:
         pair.new.behind, pair.new.in_sync = 100, False
-        master, slave = [one.status for one in await pair.admin.ha_status()]
+        master, replica = [one.status for one in await pair.admin.ha_status()]
         assert master is not None
-        assert slave is not None
+        assert replica is not None
         assert (master.address, master.broker_id, master.role, master.leads) == (A, 0, BrokerRole.SYNC_MASTER, True)
         assert (master.epoch, str(master.epoch), master.log_end, master.in_sync_replicas) == ((1, 1), "1.1", 1_000, 1)
         (seen,) = master.replicas
         assert (seen.broker_id, seen.address, seen.connected, seen.in_sync) == (1, B, True, False)
         assert (seen.durable_offset, seen.lag_bytes, seen.lag_seconds) == (900, 100, 1.5)
-        assert (slave.address, slave.broker_id, slave.role, slave.leads) == (B, 1, BrokerRole.SLAVE, False)
-        assert (slave.connected, slave.in_sync, slave.lag_bytes, slave.lag_seconds) == (True, False, 100, 1.5)
-        assert (slave.reason, slave.master_ha_address) == ("it is a slave", master.ha_address)
+        assert (replica.address, replica.broker_id, replica.role, replica.leads) == (B, 1, BrokerRole.SLAVE, False)
+        assert (replica.connected, replica.in_sync, replica.lag_bytes, replica.lag_seconds) == (True, False, 100, 1.5)
+        assert (replica.reason, replica.master_ha_address) == ("it is a replica", master.ha_address)
 
     async def test_who_does_not_answer_is_in_the_list(self, pair: Pair) -> None:
         pair.brokers[1].unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nothing listens"))
-        master, slave = await pair.admin.ha_status()
+        master, replica = await pair.admin.ha_status()
         assert master.error is None
-        assert (slave.broker.address, slave.status, str(slave.error)) == (B, None, "nothing listens")
+        assert (replica.broker.address, replica.status, str(replica.error)) == (B, None, "nothing listens")
 
     async def test_of_one_cluster_one_name_or_one_address(self, pair: Pair) -> None:
         pair.cluster.add_broker("b")
@@ -195,13 +195,13 @@ class TestSwitch:
         assert not pair.new.writable
 
     async def test_the_old_one_gets_an_unused_id(self, pair: Pair) -> None:
-        pair.add_slave(2)
-        assert (await pair.switch(C)).slaves == ((2, A),)
+        pair.add_replica(2)
+        assert (await pair.switch(C)).replicas == ((2, A),)
         pair.new.broker_id = 2  # as the operator has said in broker.conf
         pair.new.behind = 0
         pair.new.follow(pair.brokers[2].admin.replica, 2)
         pair.old.broker_id = (1 << 31) - 1
-        assert (await pair.switch(A)).slaves == ((1, C),)
+        assert (await pair.switch(A)).replicas == ((1, C),)
 
 
 class TestRejected:
@@ -229,7 +229,7 @@ class TestRejected:
     @pytest.mark.parametrize(
         ("change", "sentence"),
         [
-            ({"master_ha_address": ""}, "is no slave that is connected to the master at 127.0.0.1:10911"),
+            ({"master_ha_address": ""}, "is no replica that is connected to the master at 127.0.0.1:10911"),
             ({"in_sync": False, "behind": 70}, "is not in sync: it is 70 bytes behind"),
             ({"behind": 1 << 40}, "1099511627776 bytes behind: more than it can get in 30 s"),
             ({"epoch": Epoch(9, 0)}, "has followed a master of epoch 9.0; 127.0.0.1:10911 is of 1.1"),
@@ -266,10 +266,10 @@ class TestRejected:
         assert pair.masters() == [B]
         assert (pair.old.role, pair.old.epoch) == (pb.SLAVE, (2, 0))
 
-    async def test_a_former_master_is_made_a_slave_before_it_is_the_master_again(self, pair: Pair) -> None:
+    async def test_a_former_master_is_made_a_replica_before_it_is_the_master_again(self, pair: Pair) -> None:
         pair.old.writable = False
         pair.new.role, pair.new.writable, pair.new.epoch = pb.SYNC_MASTER, True, Epoch(2, 0)
-        with pytest.raises(IllegalStateError, match=f"not a slave yet; switch to {B}, the master"):
+        with pytest.raises(IllegalStateError, match=f"not a replica yet; switch to {B}, the master"):
             await pair.admin.switch_master("a", A)
 
 
@@ -300,7 +300,7 @@ class TestFailuresBetweenSteps:
         await pair.switch(B)
         if not pair.brokers[0].registered:
             pair.old.hear_of(pair.new)
-            assert (await pair.switch(B)).slaves == ((1, A),)
+            assert (await pair.switch(B)).replicas == ((1, A),)
         await pair.is_swapped()
 
     async def test_a_rejected_step_down_changes_nothing(self, pair: Pair) -> None:
@@ -316,7 +316,7 @@ class TestFailuresBetweenSteps:
         with pytest.raises(RequestTimeoutError, match=f"{A} may have stepped down: run the switch to {B} again"):
             await pair.switch()
 
-    async def test_a_slave_that_does_not_catch_up_is_not_promoted(self, pair: Pair) -> None:
+    async def test_a_replica_that_does_not_catch_up_is_not_promoted(self, pair: Pair) -> None:
         pair.new.behind = 10
         sentence = (
             rf"{B} has the log of epoch 1\.1 up to 990, not to 1000, after 5 s; {A} is the master again, in epoch 2\.0"
@@ -327,7 +327,7 @@ class TestFailuresBetweenSteps:
         pair.new.behind = 0
         assert (await pair.switch()).epoch == (3, 0)
 
-    async def test_a_slave_that_dies_is_not_promoted(self, pair: Pair) -> None:
+    async def test_a_replica_that_dies_is_not_promoted(self, pair: Pair) -> None:
         switching = await pair.half_way(timeout_s=5)
         pair.brokers[1].down = True
         with pytest.raises(IllegalStateError, match=f"{B} does not answer, after 5 s; {A} is the master again"):
@@ -386,7 +386,7 @@ class TestFailuresBetweenSteps:
     async def test_a_switch_that_was_broken_off_can_be_taken_back(self, pair: Pair) -> None:
         pair.old.writable = False
         outcome = await pair.switch(A)
-        assert (outcome.master, outcome.epoch, outcome.slaves) == (A, (2, 0), ())
+        assert (outcome.master, outcome.epoch, outcome.replicas) == (A, (2, 0), ())
         await pair.is_as_before()
 
     async def test_an_old_master_that_has_started_again_after_it_stepped_down(self, pair: Pair) -> None:
@@ -404,18 +404,18 @@ class TestFailuresBetweenSteps:
             await pair.switch(B)
         await pair.is_as_before()
 
-    async def test_an_old_master_that_is_down_becomes_a_slave_later(self, pair: Pair) -> None:
+    async def test_an_old_master_that_is_down_becomes_a_replica_later(self, pair: Pair) -> None:
         pair.brokers[0].unary_errors[methods.BECOME_SLAVE.path] += [BrokerUnreachableError("nothing listens")] * 200
-        with pytest.raises(RequestTimeoutError, match=f"no slave of it yet: run the switch to {B} again"):
+        with pytest.raises(RequestTimeoutError, match=f"no replica of it yet: run the switch to {B} again"):
             await pair.switch()
         assert pair.masters() == [B]
         pair.brokers[0].unary_errors.clear()
         pair.old.restart()  # known to the name servers with the id of a former master
         outcome = await pair.switch(B)
-        assert (outcome.promoted, outcome.slaves, outcome.epoch) == (False, ((1, A),), (2, 0))
+        assert (outcome.promoted, outcome.replicas, outcome.epoch) == (False, ((1, A),), (2, 0))
         await pair.is_swapped()
 
-    async def test_a_rejection_to_become_a_slave_says_who_the_master_is(self, pair: Pair) -> None:
+    async def test_a_rejection_to_become_a_replica_says_who_the_master_is(self, pair: Pair) -> None:
         pair.brokers[0].unary_errors[methods.BECOME_SLAVE.path].append(
             BrokerUnavailableError(ResponseCode.SYSTEM_ERROR, "its disk is full", "a")
         )
@@ -426,7 +426,7 @@ class TestFailuresBetweenSteps:
         await pair.switch(B)
         before = pair.requests()
         outcome = await pair.switch(B)
-        assert (outcome.promoted, outcome.slaves, outcome.epoch) == (False, (), (2, 0))
+        assert (outcome.promoted, outcome.replicas, outcome.epoch) == (False, (), (2, 0))
         assert pair.requests() == before
 
 
@@ -434,7 +434,7 @@ class TestLostMaster:
     async def lost(self, pair: Pair, to: int | str | None = None, **how: Any) -> MasterSwitch:
         return await pair.switch(to, old_master_is_lost=True, **how)
 
-    async def test_the_slave_becomes_the_master(self, pair: Pair) -> None:
+    async def test_the_replica_becomes_the_master(self, pair: Pair) -> None:
         pair.brokers[0].down = True
         assert await self.lost(pair) == MasterSwitch("a", B, BrokerRole.SYNC_MASTER, Epoch(2, 0), 1_000, True, ())
         assert pair.new.writable
@@ -446,14 +446,14 @@ class TestLostMaster:
     async def test_the_one_that_has_most_is_chosen(self, pair: Pair) -> None:
         pair.new.behind = 10
         pair.new.catch_up()
-        pair.add_slave(2)
+        pair.add_replica(2)
         pair.brokers[0].down = True
         assert (await self.lost(pair)).master == C
 
     async def test_one_that_has_less_has_to_be_forced(self, pair: Pair) -> None:
         pair.new.behind = 10
         pair.new.catch_up()
-        pair.add_slave(2)
+        pair.add_replica(2)
         pair.brokers[0].down = True
         with pytest.raises(
             IllegalStateError, match=f"{C} has more than {B}: its log is on disk up to 1000 .* up to 990"
@@ -464,7 +464,7 @@ class TestLostMaster:
 
     async def test_a_newer_epoch_counts_for_more_than_a_longer_log(self, pair: Pair) -> None:
         pair.new.log_end, pair.new.epoch = 2_000, Epoch(1, 0)
-        pair.add_slave(2)
+        pair.add_replica(2)
         pair.brokers[0].down = True
         assert (await self.lost(pair)).master == C
 
@@ -474,7 +474,7 @@ class TestLostMaster:
                 await self.lost(pair, to)
         assert pair.requests() == []
 
-    async def test_a_master_that_its_slave_hears_from_is_not_lost(self, pair: Pair) -> None:
+    async def test_a_master_that_its_replica_hears_from_is_not_lost(self, pair: Pair) -> None:
         pair.brokers[0].unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nothing listens"))
         with pytest.raises(IllegalStateError, match=f"the master is running: {B} hears from it"):
             await self.lost(pair)
@@ -491,12 +491,12 @@ class TestLostMaster:
         await self.lost(pair)
         assert (await self.lost(pair, B)).promoted is False
 
-    async def test_the_lost_one_that_comes_back_becomes_a_slave(self, pair: Pair) -> None:
+    async def test_the_lost_one_that_comes_back_becomes_a_replica(self, pair: Pair) -> None:
         pair.brokers[0].down = True
         await self.lost(pair)
         pair.brokers[0].down = False  # it still believes that it is the master; no name server lists it
         pair.brokers[0].registered = True
-        assert (await pair.switch(B)).slaves == ((1, A),)
+        assert (await pair.switch(B)).replicas == ((1, A),)
         await pair.is_swapped()
 
     async def test_a_promotion_that_fails_is_told(self, pair: Pair) -> None:

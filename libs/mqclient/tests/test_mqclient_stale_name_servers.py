@@ -15,11 +15,11 @@ CLIENTS = 10  # each begins with a name server of its own choice
 
 
 def pair(name_servers: int = 2) -> tuple[FakeCluster, FakeBroker, FakeBroker]:
-    """A master of `orders` with a slave."""
+    """A master of `orders` with a replica."""
     cluster = FakeCluster(name_servers=name_servers)
     master = cluster.add_broker("broker-a")
     master.create_topic("orders")
-    return cluster, master, cluster.add_slave(master)
+    return cluster, master, cluster.add_replica(master)
 
 
 def asked(cluster: FakeCluster) -> list[int]:
@@ -38,12 +38,12 @@ async def finished(cluster: FakeCluster, *tasks: asyncio.Task[object], within_s:
 
 @pytest.mark.parametrize("state", ["empty", "stale"])
 async def test_new_producers_send_whichever_name_server_they_begin_with(state: str) -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     cut_off, _ = cluster.name_servers.values()
     cut_off.cut_off()
     cut_off.knows_nothing = state == "empty"
-    cluster.switch(master, slave)
-    slave.auto_create = True
+    cluster.switch(master, replica)
+    replica.auto_create = True
     for number in range(CLIENTS):
         async with Producer("shop", cluster.url, client_config=ClientConfig(instance_name=str(number))) as producer:
             sends = [asyncio.create_task(producer.send(Message("orders", b"existing")))]
@@ -51,7 +51,7 @@ async def test_new_producers_send_whichever_name_server_they_begin_with(state: s
             await finished(cluster, *sends)
             for sending in sends:
                 sending.result()
-    assert slave.bodies.count(b"existing") == CLIENTS
+    assert replica.bodies.count(b"existing") == CLIENTS
     assert master.bodies == []
 
 
@@ -60,7 +60,7 @@ async def test_new_producers_send_whichever_name_server_they_begin_with(state: s
 async def test_running_producers_follow_a_switch_that_their_name_server_has_missed(
     state: str, routes_refreshed: bool
 ) -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     cut_off, _ = cluster.name_servers.values()
     producers = [
         Producer("shop", cluster.url, client_config=ClientConfig(instance_name=str(number)))
@@ -71,7 +71,7 @@ async def test_running_producers_follow_a_switch_that_their_name_server_has_miss
         await producer.send(Message("orders", b"before"))
     cut_off.cut_off()
     cut_off.knows_nothing = state == "empty"
-    cluster.switch(master, slave)
+    cluster.switch(master, replica)
     sends = [asyncio.create_task(producer.send(Message("orders", b"after"))) for producer in producers]
     await finished(cluster, *sends)
     if routes_refreshed:  # nothing takes them back to the old master
@@ -80,7 +80,7 @@ async def test_running_producers_follow_a_switch_that_their_name_server_has_miss
     await finished(cluster, *sends)
     for sending in sends:
         sending.result()
-    assert slave.bodies.count(b"after") == 2 * CLIENTS
+    assert replica.bodies.count(b"after") == 2 * CLIENTS
     for producer in producers:
         await producer.shutdown()
 
@@ -105,13 +105,13 @@ async def test_new_consumers_and_pull_consumers_find_the_topic() -> None:
 
 
 async def test_a_recall_finds_the_new_master() -> None:
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     stale, _ = cluster.name_servers.values()
     async with Producer("shop", cluster.url) as producer:
         await producer.send(Message("orders", b"x", keys="order-17", delay_ms=60_000))
     stale.cut_off()
-    cluster.switch(master, slave)
-    slave.waiting.messages = master.waiting.messages
+    cluster.switch(master, replica)
+    replica.waiting.messages = master.waiting.messages
     for number in range(CLIENTS):
         async with Producer("shop", cluster.url, client_config=ClientConfig(instance_name=str(number))) as producer:
             recalling = asyncio.create_task(producer.recall("orders", key="order-17"))
@@ -131,7 +131,7 @@ async def test_a_broker_is_away_when_one_name_server_says_so_and_none_knows_it()
 
 
 async def test_an_operator_sees_what_any_name_server_knows() -> None:
-    cluster, _, slave = pair()
+    cluster, _, replica = pair()
     other = cluster.add_broker("broker-b")
     other.create_topic("payments")
     partly, rest = cluster.name_servers.values()
@@ -146,7 +146,7 @@ async def test_an_operator_sees_what_any_name_server_knows() -> None:
             listed = {(one.broker_name, one.broker_id): one.address for one in await admin.cluster_list()}
             assert listed == {
                 ("broker-a", 0): "127.0.0.1:10911",
-                ("broker-a", 1): slave.address,
+                ("broker-a", 1): replica.address,
                 ("broker-b", 0): other.address,
                 ("broker-c", 0): late.address,
             }
@@ -174,13 +174,13 @@ async def test_a_certain_answer_is_preferred_and_its_name_server_asked_from_then
 
 async def test_a_broker_that_has_lost_its_epochs_counts_when_every_name_server_says_so() -> None:
     """As after its store was put back from a backup: the lower epoch is the truth."""
-    cluster, master, slave = pair()
+    cluster, master, replica = pair()
     async with Producer("shop", cluster.url) as producer:
-        cluster.switch(master, slave)
+        cluster.switch(master, replica)
         await finished(cluster, asyncio.create_task(producer.send(Message("orders", b"before"))))
-        slave.down = True
-        master.broker_id, master.term, slave.term = 0, 1, 0
-        slave.break_streams()
+        replica.down = True
+        master.broker_id, master.term, replica.term = 0, 1, 0
+        replica.break_streams()
         sending = asyncio.create_task(producer.send(Message("orders", b"after")))
         await finished(cluster, sending)
         sending.result()

@@ -161,7 +161,7 @@ async def test_a_cancelled_local_transaction_is_left_to_a_check() -> None:
         (SendStatus.FLUSH_SLAVE_TIMEOUT, False),
     ],
 )
-async def test_a_half_that_is_less_safe_than_wished_is_rolled_back_unless_only_the_slave_is_away(
+async def test_a_half_that_is_less_safe_than_wished_is_rolled_back_unless_only_the_replica_is_away(
     status: SendStatus, runs: bool
 ) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")

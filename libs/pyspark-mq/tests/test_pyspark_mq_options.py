@@ -28,7 +28,7 @@ class TestDefaults:
         options = parsed()
         assert (options.url, options.choice.topics) == ("mq://127.0.0.1:9876", ("orders",))
         assert (options.starting.kind, options.ending.kind) == (PositionKind.EARLIEST, PositionKind.LATEST)
-        assert (options.fail_on_data_loss, options.include_properties, options.read_from_slave) == (True, True, False)
+        assert (options.fail_on_data_loss, options.include_properties, options.read_from_replica) == (True, True, False)
         assert (options.min_partitions, options.max_records_per_partition, options.max_offsets_per_trigger) == (0, 0, 0)
         assert (options.pull_batch_size, options.pull_timeout_s) == (1_024, 60.0)
         assert (options.retries, options.retry_interval_s, options.group) == (10, 1.0, "")
@@ -63,7 +63,7 @@ class TestValues:
             ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
             ("minPartitions", "8", "min_partitions", 8),
             ("maxRecordsPerPartition", "1000", "max_records_per_partition", 1_000),
-            ("readFromSlave", "true", "read_from_slave", True),
+            ("readFromSlave", "true", "read_from_replica", True),
             ("includeProperties", "false", "include_properties", False),
             ("pullBatchSize", "32", "pull_batch_size", 32),
             ("pullTimeoutMs", "1500", "pull_timeout_s", 1.5),

@@ -184,8 +184,8 @@ class TestWithinBounds:
         assert found == ({Q0: left} if left else {})
         assert lost in caplog.text
 
-    def test_what_only_a_slave_has_told_may_be_more(self) -> None:
-        bounds = {Q0: Bounds(2, 4, by_slave=True)}
+    def test_what_only_a_replica_has_told_may_be_more(self) -> None:
+        bounds = {Q0: Bounds(2, 4, by_replica=True)}
         assert batch_reader.within_bounds({Q0: 0}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (0, 9)}
 
 

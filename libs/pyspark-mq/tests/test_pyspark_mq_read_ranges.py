@@ -263,7 +263,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("plan", [IMPATIENT, replace(IMPATIENT, fail_on_data_loss=False)])
     def test_one_that_keeps_back_what_it_has_has_lost_nothing(self, ahead: ThreadPoolExecutor, plan: ReadPlan) -> None:
-        """A slave does so with what its master has not told it is confirmed."""
+        """A replica does so with what its master has not told it is confirmed."""
 
         def keep_back(frame: PulledFrame) -> PulledFrame:
             return replace(frame, status=PullStatus.NO_NEW_MSG, next_begin_offset=9, records=b"")
@@ -282,12 +282,12 @@ class TestTrouble:
         [
             (
                 {"has_master": False},
-                "only a slave has answered, which does not have it, and no master: no master is registered",
+                "only a replica has answered, which does not have it, and no master: no master is registered",
             ),
             ({"master_end": 20}, "the queue has messages up to 19"),
         ],
     )
-    def test_what_a_slave_does_not_have_is_not_lost(
+    def test_what_a_replica_does_not_have_is_not_lost(
         self, ahead: ThreadPoolExecutor, plan: ReadPlan, master: dict[str, Any], sentence: str
     ) -> None:
         with pytest.raises(BrokerAwayError, match=f"could not be read at offset 10 for 0 s: {sentence}"):

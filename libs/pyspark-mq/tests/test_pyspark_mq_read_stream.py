@@ -83,15 +83,15 @@ class TestLatestOffset:
             reader.latest({Q0: 5, Q1: 3})
 
     def test_a_queue_that_has_become_shorter_is_a_loss_or_read_from_its_end(self) -> None:
-        """What was not copied to a slave that became the master is gone, and its offsets are given anew."""
+        """What was not copied to a replica that became the master is gone, and its offsets are given anew."""
         with pytest.raises(DataLossError, match=r"the offsets 4 to 8 .* they were read before, and the queue ends at"):
             Reader({Q0: Bounds(0, 4)}).latest({Q0: 9})
         lenient = Reader({Q0: Bounds(0, 4)}, failOnDataLoss="false")
         assert lenient.latest({Q0: 9}) == {"0": 4}
         assert lenient.partitions(to_json({Q0: 9}), to_json({Q0: 4})) == []
 
-    def test_a_slave_s_word_is_not_the_last_one(self) -> None:
-        assert Reader({Q0: Bounds(0, 4, by_slave=True)}).latest({Q0: 9}) == {"0": 9}
+    def test_a_replica_s_word_is_not_the_last_one(self) -> None:
+        assert Reader({Q0: Bounds(0, 4, by_replica=True)}).latest({Q0: 9}) == {"0": 9}
 
     def test_what_was_heard_is_reported(self) -> None:
         reader = Reader({Q0: Bounds(0, 4)})
@@ -262,8 +262,8 @@ class TestQueueBounds:
         assert TopicChoice(topics=("SCHEDULE_TOPIC_XXXX",)).topics_of(existing) == ("SCHEDULE_TOPIC_XXXX",)
 
     @pytest.mark.parametrize("brokers", [{"broker-b": False}, {"broker-b": False, "broker-c": True}])
-    def test_a_slave_tells_where_there_is_no_master(self, brokers: dict[str, bool]) -> None:
-        assert asked(brokers, ORDERS) == {OTHER: Bounds(1, 2, by_slave=True)}
+    def test_a_replica_tells_where_there_is_no_master(self, brokers: dict[str, bool]) -> None:
+        assert asked(brokers, ORDERS) == {OTHER: Bounds(1, 2, by_replica=True)}
 
     def test_an_unknown_topic_is_named_with_the_brokers_that_were_asked(self) -> None:
         with pytest.raises(
@@ -282,8 +282,8 @@ class TestQueueBounds:
 
     def test_a_caller_that_waits_reads_the_other_brokers_queues_meanwhile(self) -> None:
         assert asked({"broker-a": True}, ORDERS, [Q0, OTHER], waits=True) == {Q0: Bounds(3, 4), OTHER: AWAY}
-        slave_alone = {"broker-a": True, "broker-b": False}
-        assert asked(slave_alone, ORDERS, [Q0, OTHER], waits=True)[OTHER] == Bounds(1, 2, by_slave=True)
+        replica_alone = {"broker-a": True, "broker-b": False}
+        assert asked(replica_alone, ORDERS, [Q0, OTHER], waits=True)[OTHER] == Bounds(1, 2, by_replica=True)
 
     @pytest.mark.parametrize(
         ("choice", "topic"), [(ORDERS, "orders"), (TopicChoice(pattern=".*"), "carts"), (CARTS_CHOICE, "carts")]
@@ -304,7 +304,7 @@ class TestQueueBounds:
         gone = MessageQueue("nope", "broker-a", 0)
         assert asked(BOTH, both, [gone], waits=True).keys() == {Q0, OTHER}
         without_master = asked(BOTH | {"broker-a": False}, both, [gone], waits=True)
-        assert without_master == {gone: AWAY, OTHER: Bounds(1, 2), Q0: Bounds(3, 4, by_slave=True)}
+        assert without_master == {gone: AWAY, OTHER: Bounds(1, 2), Q0: Bounds(3, 4, by_replica=True)}
         with pytest.raises(BrokerAwayError, match="no broker is registered at a name server"):
             asked({}, both, waits=True)
         with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master with"):

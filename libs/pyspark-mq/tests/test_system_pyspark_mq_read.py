@@ -1,4 +1,4 @@
-"""Spark reads brokers that change, go away, lose messages, and have slaves (mechanisms Y1, Y2)."""
+"""Spark reads brokers that change, go away, lose messages, and have replicas (mechanisms Y1, Y2)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.needs("java"), pytest.mark.processes, pytest.mark.time
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master with a slave."""
-    running = Cluster(tmp_path_factory.mktemp("mq"), orders=False, flush=ASYNC_FLUSH, slaves_of=SYNC_MASTER)
+    """A master with a replica."""
+    running = Cluster(tmp_path_factory.mktemp("mq"), orders=False, flush=ASYNC_FLUSH, replicas_of=SYNC_MASTER)
     asyncio.run(running.start())
     try:
         yield running
@@ -90,11 +90,11 @@ class TestStream:
         query = stream.start(available_now=False, **options)
         try:
             wait(lambda: rows_of(query) == 4, "the first messages are read")
-            for process in (*cluster.slaves, *cluster.brokers):
+            for process in (*cluster.replicas, *cluster.brokers):
                 asyncio.run(process.kill())
-            for process in (*cluster.brokers, *cluster.slaves):
+            for process in (*cluster.brokers, *cluster.replicas):
                 process.launch()
-            for process in (*cluster.brokers, *cluster.slaves):
+            for process in (*cluster.brokers, *cluster.replicas):
                 asyncio.run(process.wait_ready())
             asyncio.run(cluster.wait_in_sync())
             queue.send("away", range(4, 8))
@@ -111,7 +111,7 @@ class TestStream:
         queue.send("gone", range(4))
         stream = Stream(spark, queue, tmp_path, "gone")
         assert sum(stream.run()) == 4
-        for process in (*cluster.slaves, *cluster.brokers):
+        for process in (*cluster.replicas, *cluster.brokers):
             asyncio.run(process.terminate())
         try:
             options = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "10"}
@@ -121,9 +121,9 @@ class TestStream:
             with pytest.raises((PythonException, AnalysisException), match=left):
                 read_mq(spark, queue, "gone", **options).count()
         finally:
-            for process in (*cluster.brokers, *cluster.slaves):
+            for process in (*cluster.brokers, *cluster.replicas):
                 process.launch()
-            for process in (*cluster.brokers, *cluster.slaves):
+            for process in (*cluster.brokers, *cluster.replicas):
                 asyncio.run(process.wait_ready())
             asyncio.run(cluster.wait_in_sync())
 
@@ -185,25 +185,26 @@ class TestBatch:
         with pytest.raises((PythonException, AnalysisException), match="the offsets 3 to 8 of topic 'lost'"):
             read_mq(spark, queue, "lost", endingOffsets=ends).count()
 
-    def test_a_slave_serves_who_wants_it_and_its_master_is_left_alone(
+    def test_a_replica_serves_who_wants_it_and_its_master_is_left_alone(
         self, spark: SparkSession, queue: Queue, cluster: Cluster
     ) -> None:
-        queue.create("slave")
-        queue.send("slave", range(50))
+        queue.create("replica")
+        queue.send("replica", range(50))
         asyncio.run(cluster.wait_in_sync())
 
         def given() -> tuple[int, int]:
             statuses = [
-                queue.admin.broker_status(address) for address in (*cluster.broker_addresses, *cluster.slave_addresses)
+                queue.admin.broker_status(address)
+                for address in (*cluster.broker_addresses, *cluster.replica_addresses)
             ]
             return statuses[0].messages_got, statuses[1].messages_got
 
         before = given()
-        assert bodies(read_mq(spark, queue, "slave", readFromSlave="true")) == list(range(50))
+        assert bodies(read_mq(spark, queue, "replica", readFromSlave="true")) == list(range(50))
         after = given()
         assert (after[0] - before[0], after[1] - before[1]) == (0, 50)
 
-    def test_a_slave_alone_is_read_from_while_its_master_is_away(
+    def test_a_replica_alone_is_read_from_while_its_master_is_away(
         self, spark: SparkSession, queue: Queue, cluster: Cluster
     ) -> None:
         queue.create("alone")

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from hourglass_loadtest.machine import describe_code, describe_machine, describe_run, write_evidence
 from hourglass_loadtest.run import Profiles, Result, RunError, Spread, run_once, write_profile
-from hourglass_loadtest.workload import Kind, Slave, Workload, WorkloadError, load_workloads
+from hourglass_loadtest.workload import Kind, Replica, Workload, WorkloadError, load_workloads
 
 WIDTH_MIN = 120  # also where the output is no terminal
 PAIRS_MIN, PAIRS_DEFAULT = 6, 8
@@ -157,8 +157,9 @@ def _of_waiting(workload: Workload, spreads: Mapping[str, Spread]) -> str:
 def _of_lag(workload: Workload, spreads: Mapping[str, Spread]) -> str:
     now = {name: spread.median for name, spread in spreads.items()}
     return (
-        f"at {now['msg_per_s']:,.0f} messages a second the slave was {now['lag_p50_ms']:.1f} / {now['lag_p99_ms']:.1f} "
-        f"ms behind (p50 / p99), {now['lag_p50_bytes'] / 1024:,.0f} / {now['lag_p99_bytes'] / 1024:,.0f} KiB; it was "
+        f"at {now['msg_per_s']:,.0f} messages a second the replica was "
+        f"{now['lag_p50_ms']:.1f} / {now['lag_p99_ms']:.1f} ms behind (p50 / p99), "
+        f"{now['lag_p50_bytes'] / 1024:,.0f} / {now['lag_p99_bytes'] / 1024:,.0f} KiB; it was "
         f"asked every {now['look_p50_ms']:.1f} ms"
     )
 
@@ -166,19 +167,19 @@ def _of_lag(workload: Workload, spreads: Mapping[str, Spread]) -> str:
 def _of_catch_up(workload: Workload, spreads: Mapping[str, Spread]) -> str:
     now = {name: spread.median for name, spread in spreads.items()}
     return (
-        f"an empty slave had all {now['log_mib']:,.0f} MiB {now['catch_up_s']:.1f} s after its start "
+        f"an empty replica had all {now['log_mib']:,.0f} MiB {now['catch_up_s']:.1f} s after its start "
         f"({now['catch_up_max_s']:.1f} s at the most): {now['catch_up_mib_per_s']:,.0f} MiB a second"
     )
 
 
 def comparisons(results: Sequence[Result]) -> list[str]:
-    """What slaves cost, of all comparisons of which the variant without a slave was run too."""
+    """What replicas cost, of all comparisons of which the variant without a replica was run too."""
     rates = [(one.workload, one.spreads["msg_per_s"].median) for one in results if one.workload.comparison]
-    plain = {workload.comparison: rate for workload, rate in rates if workload.slave is Slave.NONE}
+    plain = {workload.comparison: rate for workload, rate in rates if workload.slave is Replica.NONE}
     return [
-        f"{workload.name}: {1 - rate / plain[workload.comparison]:.0%} fewer messages a second than with no slave"
+        f"{workload.name}: {1 - rate / plain[workload.comparison]:.0%} fewer messages a second than with no replica"
         for workload, rate in rates
-        if workload.slave is not Slave.NONE and workload.comparison in plain
+        if workload.slave is not Replica.NONE and workload.comparison in plain
     ]
 
 

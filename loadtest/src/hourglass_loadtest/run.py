@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hourglass_loadtest.measure.clients import BrokerMeter, MeasureError
-from hourglass_loadtest.workload import Kind, Slave, Workload
+from hourglass_loadtest.workload import Kind, Replica, Workload
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
 from hourglass_local.process import MIB, ManagedProcess, ReplicaProbe
 from hourglass_local.waiting import alongside
@@ -59,7 +59,7 @@ class Result:
 # One run of one workload: a fresh store, name server and broker as processes, and the client as another one.
 
 COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
-ROLES = {Slave.NONE: None, Slave.ASYNC: ASYNC_MASTER, Slave.SYNC: SYNC_MASTER}
+ROLES = {Replica.NONE: None, Replica.ASYNC: ASYNC_MASTER, Replica.SYNC: SYNC_MASTER}
 RUN_TIMEOUT_S = 300.0
 ERROR_LINES = 10
 
@@ -88,7 +88,7 @@ async def run_once(workload: Workload, profiles: Profiles | None = None) -> dict
             raise RunError(f"{workload.name}: the processes did not end as they should: {stopped}")
         return metrics | {
             f"{name}_rss_peak_mib": process.usage.rss_peak_bytes / MIB
-            for name, process in zip(("broker", "slave"), (broker, *cluster.slaves), strict=False)
+            for name, process in zip(("broker", "slave"), (broker, *cluster.replicas), strict=False)
         }
 
 
@@ -99,7 +99,7 @@ async def _measure(cluster: Cluster, workload: Workload, profiles: Profiles | No
         await broker.terminate()
         before["start_empty_s"] = await timed_start(broker)
     elif workload.kind is Kind.CATCH_UP:
-        await cluster.slaves[0].terminate()
+        await cluster.replicas[0].terminate()
     filled = await run_client(cluster.url, broker.pid, workload, profiles)
     try:
         return filled | before | await _afterwards(cluster, workload)
@@ -123,7 +123,7 @@ class _BenchCluster(Cluster):
         self._profiles = profiles
         super().__init__(
             folder,
-            slaves_of=ROLES[workload.slave],
+            replicas_of=ROLES[workload.slave],
             orders=False,
             flush=workload.flush,
             commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
@@ -207,27 +207,27 @@ def write_profile(
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
-# How long a slave that is empty takes to get everything from a master that is at rest.
+# How long a replica that is empty takes to get everything from a master that is at rest.
 #
-# Invariant: a round counts only when the slave has ended where the master ends.
+# Invariant: a round counts only when the replica has ended where the master ends.
 
 CATCH_UP_S_MAX = 120.0
 LOOK_INTERVAL_S = 0.02
 
 
 async def measure_catch_up(cluster: Cluster, workload: Workload) -> dict[str, float]:
-    """Medians of all rounds: `catch_up_s` from the launch of the slave's process, `catch_up_mib_per_s` from its first
+    """Medians of all rounds: `catch_up_s` from the launch of the replica's process, `catch_up_mib_per_s` from its first
     bytes on. Raises MeasureError, ProcessError.
     """
-    (master,), (slave,) = cluster.broker_addresses, cluster.slaves
+    (master,), (replica,) = cluster.broker_addresses, cluster.replicas
     async with ReplicaProbe(master) as probe:
         if (status := await probe.status()) is None or not status.log_end:
             raise MeasureError("the master does not answer, or has nothing")
     rounds = []
     for _ in range(workload.rounds):
-        shutil.rmtree(cluster.store_folder(slave), ignore_errors=True)
+        shutil.rmtree(cluster.store_folder(replica), ignore_errors=True)
         rounds.append(await _catch_up(cluster, status.log_end))
-        await slave.terminate()
+        await replica.terminate()
     seconds, rates = zip(*rounds, strict=True)
     return {
         "log_mib": status.log_end / MIB,
@@ -239,9 +239,9 @@ async def measure_catch_up(cluster: Cluster, workload: Workload) -> dict[str, fl
 
 async def _catch_up(cluster: Cluster, log_end: int) -> tuple[float, float]:
     """Seconds, and MiB a second."""
-    (address,), (slave,) = cluster.slave_addresses, cluster.slaves
+    (address,), (replica,) = cluster.replica_addresses, cluster.replicas
     launched = time.perf_counter()
-    slave.launch()
+    replica.launch()
     first: tuple[float, int] | None = None  # when it was first seen with something, and how much
     async with ReplicaProbe(address) as probe:
         while (now := time.perf_counter()) < launched + CATCH_UP_S_MAX:
@@ -251,7 +251,7 @@ async def _catch_up(cluster: Cluster, log_end: int) -> tuple[float, float]:
                 if status.log_end >= log_end:
                     return now - launched, _rate(log_end - first[1], now - first[0])
             await asyncio.sleep(LOOK_INTERVAL_S)
-    raise MeasureError(f"the slave had not all {log_end:,} bytes after {CATCH_UP_S_MAX:.0f} s")
+    raise MeasureError(f"the replica had not all {log_end:,} bytes after {CATCH_UP_S_MAX:.0f} s")
 
 
 def _rate(size: int, seconds: float) -> float:

@@ -36,8 +36,8 @@ class Kind(StrEnum):
     MEMORY = "memory"  # of the broker: with nothing stored, and with `messages` stored
     DUE = "due"  # from the time that a message was to be delivered at to the listener; all are sent before
     WAITING = "waiting"  # memory, starts and throughput of the broker while `messages` wait for their time
-    LAG = "lag"  # how far a slave is behind while `in_flight` sends are under way
-    CATCH_UP = "catch-up"  # until an empty slave has everything of a master with `messages` stored
+    LAG = "lag"  # how far a replica is behind while `in_flight` sends are under way
+    CATCH_UP = "catch-up"  # until an empty replica has everything of a master with `messages` stored
 
 
 class Flush(StrEnum):
@@ -47,7 +47,7 @@ class Flush(StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
-class Slave(StrEnum):
+class Replica(StrEnum):
     """Of the broker that is measured."""
 
     NONE = "NONE"
@@ -85,7 +85,7 @@ _FIELDS_OF_KINDS = {
 }
 # They compare, or repeat, within one run, which takes long.
 _RUNS_MIN_OF_KINDS = {Kind.WAITING: 1, Kind.CATCH_UP: 1}
-_NEED_A_SLAVE = (Kind.LAG, Kind.CATCH_UP)
+_NEED_A_REPLICA = (Kind.LAG, Kind.CATCH_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Workload:
     messages: int
     description: str = ""
     flush: Flush = Flush.ASYNC_FLUSH
-    slave: Slave = Slave.NONE
+    slave: Replica = Replica.NONE
     comparison: str = ""  # workloads with the same one are run in turns, so that they meet the same machine
     in_flight: int = 256  # for all but produce: while the broker is filled
     body_bytes: int = 1024
@@ -120,8 +120,8 @@ class Workload:
         levels = LASTING_LEVELS if self.kind is Kind.WAITING else tuple(LEVEL_DELAYS_S)
         if self.delay_level not in levels:
             raise WorkloadError(f"delay_level is {self.delay_level}; allowed are {', '.join(map(str, levels))}")
-        if self.kind in _NEED_A_SLAVE and self.slave is not Slave.ASYNC:
-            raise WorkloadError(f"slave is {self.slave}; a workload of kind {self.kind} needs {Slave.ASYNC}")
+        if self.kind in _NEED_A_REPLICA and self.slave is not Replica.ASYNC:
+            raise WorkloadError(f"slave is {self.slave}; a workload of kind {self.kind} needs {Replica.ASYNC}")
 
     @property
     def delay_s(self) -> float:
@@ -203,7 +203,7 @@ def _kinds_of(field_name: str) -> set[Kind]:
 
 def _value(name: str, type_name: object, value: object) -> Any:
     """The value as its field's type, which is one of five."""
-    enums: dict[object, type[Kind] | type[Flush] | type[Slave]] = {"Kind": Kind, "Flush": Flush, "Slave": Slave}
+    enums: dict[object, type[Kind] | type[Flush] | type[Replica]] = {"Kind": Kind, "Flush": Flush, "Replica": Replica}
     if choices := enums.get(type_name):
         try:
             return choices(str(value))

@@ -101,19 +101,19 @@ class TestAPair:
     @cases
     async def test_what_was_answered_survives_the_loss_of_the_master(self, case: Case) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await prepare(clock, master)
-            before = case.look(slave.at_work)
+            before = case.look(replica.at_work)
             await result_of(clock, case.make(master.at_work))
             answered = case.look(master.at_work)
-            assert case.look(await promoted(clock, network, master, slave)) == answered != before
+            assert case.look(await promoted(clock, network, master, replica)) == answered != before
 
     @cases
     async def test_what_the_replica_does_not_have_is_rejected_and_can_be_repeated(self, case: Case) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await prepare(clock, master)
-            network.cut(slave)
+            network.cut(replica)
             with pytest.raises(RejectedError, match="may or may not survive; repeat the call") as rejected:
                 await result_of(clock, case.make(master.at_work))
             assert rejected.value.code is ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -129,15 +129,15 @@ class TestAPair:
                 assert repeated.value.code is case.repeated
             assert case.look(master.at_work) == made
             assert master.at_work.store.log_end == end or made in (0, 1), "only a reset is recorded again"
-            assert case.look(await promoted(clock, network, master, slave)) == made
+            assert case.look(await promoted(clock, network, master, replica)) == made
 
     @cases
     async def test_with_too_few_replicas_nothing_changes(self, case: Case) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await prepare(clock, master)
             before = case.look(master.at_work)
-            network.cut(slave)
+            network.cut(replica)
             await until(clock, lambda: bool(master.at_work.store.too_few_replicas))
             with pytest.raises(RejectedError, match="1 of 2 replicas are in sync"):
                 await result_of(clock, case.make(master.at_work))
@@ -146,56 +146,56 @@ class TestAPair:
     @cases
     async def test_a_replica_that_dies_with_the_master_has_the_change_in_its_log(self, case: Case) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await prepare(clock, master)
             await result_of(clock, case.make(master.at_work))
             answered = case.look(master.at_work)
             network.cut(master)
-            await slave.stop(clean=False)
-            await slave.start()
-            assert case.look(slave.at_work) == answered
-            assert case.look(await promoted(clock, network, master, slave)) == answered
+            await replica.stop(clean=False)
+            await replica.start()
+            assert case.look(replica.at_work) == answered
+            assert case.look(await promoted(clock, network, master, replica)) == answered
 
     async def test_a_topic_made_by_its_first_message_has_all_its_queues_on_the_replica(self) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await send(clock, master, b"x")
-            assert slave.at_work.topics.get("t") == master.at_work.topics.get("t") == TopicConfig("t", 4, 4)
-            assert (await promoted(clock, network, master, slave)).topics.get("t") == TopicConfig("t", 4, 4)
+            assert replica.at_work.topics.get("t") == master.at_work.topics.get("t") == TopicConfig("t", 4, 4)
+            assert (await promoted(clock, network, master, replica)).topics.get("t") == TopicConfig("t", 4, 4)
 
     async def test_a_topic_and_a_group_that_came_by_themselves_survive_as_an_operator_has_confirmed_them(self) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
-            slave.at_work.topics.reconfigure(auto_create=True, default_queue_count=2)
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
+            replica.at_work.topics.reconfigure(auto_create=True, default_queue_count=2)
             broker = master.at_work
             await prepare(clock, master)
             confirmed = TopicConfig("t", 4, 4), SubscriptionGroup("g")
             assert (broker.topics.get("t"), broker.groups.get("g")) == confirmed
             await result_of(clock, broker.topic_administration.update(confirmed[0]))
             await result_of(clock, broker.group_administration.update(confirmed[1]))
-            new = await promoted(clock, network, master, slave)
+            new = await promoted(clock, network, master, replica)
             assert (new.topics.get("t"), new.groups.get("g")) == confirmed
 
     @cases
     async def test_a_replica_that_joins_takes_over_what_was_changed_before(self, case: Case) -> None:
         clock = SimClock()
-        async with pair(clock) as (network, master, slave):
+        async with pair(clock) as (network, master, replica):
             await prepare(clock, master)
-            network.cut(slave)
+            network.cut(replica)
             await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
             await result_of(clock, case.make(master.at_work))
             answered = case.look(master.at_work)
-            await slave.stop()
-            slave.disk = type(slave.disk)()  # a new one
-            await slave.start()
+            await replica.stop()
+            replica.disk = type(replica.disk)()  # a new one
+            await replica.start()
             network.heal()
             await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
             await clock.advance(1)
-            assert case.look(slave.at_work) == answered
-            await slave.stop(clean=False)  # what it has taken over was on its disk before it was in sync
+            assert case.look(replica.at_work) == answered
+            await replica.stop(clean=False)  # what it has taken over was on its disk before it was in sync
             network.cut(master)
-            await slave.start()
-            assert case.look(slave.at_work) == answered
+            await replica.start()
+            assert case.look(replica.at_work) == answered
 
 
 class TestOneBroker:
@@ -291,11 +291,11 @@ class TestRetriesOfADeletedGroup:
 
     async def test_go_to_no_later_group_after_a_change_of_masters(self) -> None:
         clock = SimClock()
-        async with pair(clock, min_in_sync=2) as (network, master, slave):
+        async with pair(clock, min_in_sync=2) as (network, master, replica):
             await self.give_back(master.at_work, clock, b"old")
             await result_of(clock, master.at_work.group_administration.delete("g", clean_offsets=True))
             await self.give_back(master.at_work, clock, b"new")
-            broker = await promoted(clock, network, master, slave)
+            broker = await promoted(clock, network, master, replica)
             assert await self.begun_anew(broker, clock) == [b"new"]
 
     async def test_wait_on_for_a_group_that_was_deleted_without_its_offsets(self) -> None:

@@ -1,4 +1,4 @@
-"""A slave's store is its master's, byte for byte; whatever cannot stand at the end of its log is rejected whole."""
+"""A replica's store is its master's, byte for byte; whatever cannot stand at the end of its log is rejected whole."""
 
 from __future__ import annotations
 
@@ -46,56 +46,56 @@ def plain(topic: str, *bodies: bytes, queue_id: int = 0) -> Batch:
     return check_batch(topic, queue_id, len(bodies), records, BODY_BYTES_MAX)
 
 
-async def require_same(master: MessageStore, slave: MessageStore) -> None:
-    assert (slave.log_begin, slave.log_end) == (master.log_begin, master.log_end)
-    assert log_bytes(slave) == log_bytes(master)
-    assert entries(slave) == entries(master)
-    assert slave.newest_store_ms == master.newest_store_ms
+async def require_same(master: MessageStore, replica: MessageStore) -> None:
+    assert (replica.log_begin, replica.log_end) == (master.log_begin, master.log_end)
+    assert log_bytes(replica) == log_bytes(master)
+    assert entries(replica) == entries(master)
+    assert replica.newest_store_ms == master.newest_store_ms
     for topic in TOPICS:
         for key in [f"k{number}" for number in range(10)]:
-            assert await found_by_key(slave, topic, key) == await found_by_key(master, topic, key)
+            assert await found_by_key(replica, topic, key) == await found_by_key(master, topic, key)
 
 
 @pytest.mark.mechanism("H2")
 @pytest.mark.parametrize("seed", range(6))
 async def test_log_queues_and_index_are_the_master_s_also_after_a_restart_of_either(seed: int) -> None:
     rng = SeededRng(seed)
-    master_disk, slave_disk = SimDisk(), SimDisk()
+    master_disk, replica_disk = SimDisk(), SimDisk()
     for round_ in range(3):
         clean_stop = round_ == 1
         async with (
             running_store(master_disk, clean_stop=clean_stop) as master,
-            running_store(slave_disk, clean_stop=clean_stop) as slave,
+            running_store(replica_disk, clean_stop=clean_stop) as replica,
         ):
             told: list[int] = []
-            slave.on_copied = lambda record, told=told: told.append(record.log_offset)  # type: ignore[misc]
-            before = slave.log_end
+            replica.on_copied = lambda record, told=told: told.append(record.log_offset)  # type: ignore[misc]
+            before = replica.log_end
             write_some(master, rng, 12, first=100 * round_)
-            assert await copy_all(master, slave, rng)
+            assert await copy_all(master, replica, rng)
             write_some(master, rng, 3, first=100 * round_ + 50)
-            assert await copy_all(master, slave, rng)
+            assert await copy_all(master, replica, rng)
             assert told == sorted(offset for offset in log_offsets(master) if offset >= before)
-            await require_same(master, slave)
-            await slave.sync()
+            await require_same(master, replica)
+            await replica.sync()
             await master.sync()
         master_disk.kill()
-        slave_disk.kill()
+        replica_disk.kill()
 
 
 def log_offsets(store: MessageStore) -> list[int]:
     return [queue.entry(at)[0] for queue in store.queues for at in range(queue.first_offset, queue.max_offset)]
 
 
-async def pair(master_disk: SimDisk, slave_disk: SimDisk, *, count: int = 8) -> bytes:
-    """A slave that has a part of its master's log; returns the chunk that follows."""
-    async with running_store(master_disk) as master, running_store(slave_disk) as slave:
+async def pair(master_disk: SimDisk, replica_disk: SimDisk, *, count: int = 8) -> bytes:
+    """A replica that has a part of its master's log; returns the chunk that follows."""
+    async with running_store(master_disk) as master, running_store(replica_disk) as replica:
         rng = SeededRng(1)
         write_some(master, rng, count)
         master.put([plain("orders", b"known")], START_MS)
-        await copy_all(master, slave, rng)
+        await copy_all(master, replica, rng)
         master.put([plain("orders", *[b"%d" % number for number in range(5)])], START_MS)
         master.put([plain("fresh", b"first"), plain("orders", b"last", queue_id=1)], START_MS)
-        return (await master.log_feed.read(slave.log_end, 1 << 20)).data
+        return (await master.log_feed.read(replica.log_end, 1 << 20)).data
 
 
 def state_of(store: MessageStore) -> tuple[object, ...]:
@@ -105,28 +105,28 @@ def state_of(store: MessageStore) -> tuple[object, ...]:
 
 
 async def require_rejected(disk: SimDisk, data: bytes, match: str = "log offset") -> None:
-    async with running_store(fork_of(disk), clean_stop=False) as slave:
-        slave.on_copied = lambda record: pytest.fail("told of a record that was rejected")
-        before, files = state_of(slave), slave.disk.fingerprint()  # type: ignore[attr-defined]
+    async with running_store(fork_of(disk), clean_stop=False) as replica:
+        replica.on_copied = lambda record: pytest.fail("told of a record that was rejected")
+        before, files = state_of(replica), replica.disk.fingerprint()  # type: ignore[attr-defined]
         with pytest.raises(CopyError, match=match):
-            slave.append_copy(slave.log_end, data)
-        assert state_of(slave) == before
-        assert slave.disk.fingerprint() == files  # type: ignore[attr-defined]
+            replica.append_copy(replica.log_end, data)
+        assert state_of(replica) == before
+        assert replica.disk.fingerprint() == files  # type: ignore[attr-defined]
 
 
 async def test_no_flipped_bit_is_taken() -> None:
     disk, rng = SimDisk(), SeededRng(3)
     data = await pair(SimDisk(), disk)
-    async with running_store(fork_of(disk), clean_stop=False) as slave:
-        before, files = state_of(slave), slave.disk.fingerprint()  # type: ignore[attr-defined]
+    async with running_store(fork_of(disk), clean_stop=False) as replica:
+        before, files = state_of(replica), replica.disk.fingerprint()  # type: ignore[attr-defined]
         for at in [*range(8), *(rng.randrange(8, len(data)) for _ in range(150))]:
             flipped = bytearray(data)
             flipped[at] ^= 1 << rng.randrange(0, 8)
             with pytest.raises(CopyError):
-                slave.append_copy(slave.log_end, bytes(flipped))
-        assert state_of(slave) == before
-        assert slave.disk.fingerprint() == files  # type: ignore[attr-defined]
-        slave.append_copy(slave.log_end, data)
+                replica.append_copy(replica.log_end, bytes(flipped))
+        assert state_of(replica) == before
+        assert replica.disk.fingerprint() == files  # type: ignore[attr-defined]
+        replica.append_copy(replica.log_end, data)
 
 
 async def test_what_is_not_whole_is_rejected() -> None:
@@ -198,10 +198,10 @@ async def test_a_whole_record_that_does_not_belong_there_is_rejected(
 async def test_bytes_for_another_place_than_the_end_are_rejected() -> None:
     disk = SimDisk()
     data = await pair(SimDisk(), disk)
-    async with running_store(disk) as slave:
-        for offset in (0, slave.log_end - 1, slave.log_end + 1):
+    async with running_store(disk) as replica:
+        for offset in (0, replica.log_end - 1, replica.log_end + 1):
             with pytest.raises(CopyError, match="the log ends at"):
-                slave.append_copy(offset, data)
+                replica.append_copy(offset, data)
 
 
 async def test_a_record_that_crosses_the_end_of_its_file_is_rejected() -> None:
@@ -212,7 +212,7 @@ async def test_a_record_that_crosses_the_end_of_its_file_is_rejected() -> None:
 
 
 async def test_the_first_record_of_a_queue_decides_where_the_queue_begins() -> None:
-    master_disk, slave_disk = SimDisk(), SimDisk()
+    master_disk, replica_disk = SimDisk(), SimDisk()
     async with running_store(master_disk) as master:
         while len(master.log.files.starts) < 3:
             master.put([plain("t", bytes(10_000))], START_MS)
@@ -220,78 +220,78 @@ async def test_the_first_record_of_a_queue_decides_where_the_queue_begins() -> N
         await master.sync()
         await master.follow_begin(begin)
         assert master.log_begin == begin
-        async with running_store(slave_disk, cut=Cut(0, begin)) as slave:
-            await copy_all(master, slave, SeededRng(1))
-            assert slave.queue_bounds("t", 0) == master.queue_bounds("t", 0)
-            assert slave.queue_bounds("t", 0)[0] > 0
-            assert log_bytes(slave) == log_bytes(master)
+        async with running_store(replica_disk, cut=Cut(0, begin)) as replica:
+            await copy_all(master, replica, SeededRng(1))
+            assert replica.queue_bounds("t", 0) == master.queue_bounds("t", 0)
+            assert replica.queue_bounds("t", 0)[0] > 0
+            assert log_bytes(replica) == log_bytes(master)
 
 
 async def test_consumers_read_from_memory_what_was_copied() -> None:
-    async with running_store(SimDisk()) as master, running_store(SimDisk()) as slave:
+    async with running_store(SimDisk()) as master, running_store(SimDisk()) as replica:
         heard: list[tuple[str, int]] = []
-        slave.on_readable(lambda topic, queue_id: heard.append((topic, queue_id)))
+        replica.on_readable(lambda topic, queue_id: heard.append((topic, queue_id)))
         master.put([plain("t", b"a", b"b")], START_MS)
-        await copy_all(master, slave, SeededRng(1))
+        await copy_all(master, replica, SeededRng(1))
         assert heard == []  # under sync flush only what is on disk can be read
-        await slave.sync()
+        await replica.sync()
         assert heard == [("t", 0)]
-        queue = slave.queue("t", 0)
+        queue = replica.queue("t", 0)
         assert queue is not None
-        found = slave.reader.select_hot(queue, 0, EVERYTHING, max_messages=9, max_bytes=1 << 20)
+        found = replica.reader.select_hot(queue, 0, EVERYTHING, max_messages=9, max_bytes=1 << 20)
         assert found is not None
         assert [record.body for record in iter_records(found[1])] == [b"a", b"b"]
 
 
-async def test_a_slave_is_not_written() -> None:
-    async with running_store(SimDisk()) as slave:
-        slave.follows = True
+async def test_a_replica_is_not_written() -> None:
+    async with running_store(SimDisk()) as replica:
+        replica.follows = True
         with pytest.raises(NotMasterError):
-            slave.put([plain("t", b"a")], START_MS)
-        assert slave.log_end == 0
+            replica.put([plain("t", b"a")], START_MS)
+        assert replica.log_end == 0
 
 
 class TestARejectingDisk:
     async def test_a_full_disk_takes_it_when_there_is_room_again(self) -> None:
         disk = SimDisk()
         data = await pair(SimDisk(), disk)
-        async with running_store(disk) as slave:
-            before = slave.log_end
+        async with running_store(disk) as replica:
+            before = replica.log_end
 
             def full(call: str, path: Path) -> None:
-                if call == "pwrite" and path.parent == slave.layout.commit_log:
+                if call == "pwrite" and path.parent == replica.layout.commit_log:
                     raise ShortWriteError(errno.ENOSPC, "full", 100)
 
             disk.before = full
             with pytest.raises(StoreWriteError):
-                slave.append_copy(before, data)
-            assert slave.log_end == before
+                replica.append_copy(before, data)
+            assert replica.log_end == before
             disk.before = lambda call, path: None
-            slave.append_copy(before, data)
-            assert slave.log_end == before + len(data)
+            replica.append_copy(before, data)
+            assert replica.log_end == before + len(data)
 
     async def test_a_queue_that_cannot_be_written_ends_it(self) -> None:
         disk = SimDisk()
         data = await pair(SimDisk(), disk)
-        async with running_store(disk) as slave:
+        async with running_store(disk) as replica:
 
             def broken(call: str, path: Path) -> None:
-                if call == "pwrite" and slave.layout.consume_queues in path.parents:
+                if call == "pwrite" and replica.layout.consume_queues in path.parents:
                     raise OSError(errno.EIO, "broken")
 
             disk.before = broken
             with pytest.raises(StoreFencedError):
-                slave.append_copy(slave.log_end, data)
+                replica.append_copy(replica.log_end, data)
             disk.before = lambda call, path: None
             with pytest.raises(StoreFencedError):
-                slave.append_copy(slave.log_end, data)
+                replica.append_copy(replica.log_end, data)
         disk.kill()
-        async with running_store(disk) as slave:
-            assert slave.queue_end("fresh", 0) == 1
+        async with running_store(disk) as replica:
+            assert replica.queue_end("fresh", 0) == 1
 
 
 class TestDamage:
-    """Damaged stretches of the master's log have their place in the slave's."""
+    """Damaged stretches of the master's log have their place in the replica's."""
 
     async def damaged(self, master_disk: SimDisk, *, lost: int = 3) -> tuple[int, int]:
         """A master whose log has a damaged stretch, in which the numbers 2 to 1 + `lost` of a queue were."""
@@ -311,29 +311,29 @@ class TestDamage:
 
     @pytest.mark.parametrize("bytes_max", [1, 700, 1 << 20])
     async def test_they_travel_as_they_are_and_are_quarantined_by_both(self, bytes_max: int) -> None:
-        master_disk, slave_disk = SimDisk(), SimDisk()
+        master_disk, replica_disk = SimDisk(), SimDisk()
         begin, end = await self.damaged(master_disk)
-        async with running_store(master_disk) as master, running_store(slave_disk) as slave:
-            while slave.log_end < master.log_end:
-                chunk = await master.log_feed.read(slave.log_end, max(bytes_max, 100))
-                slave.append_copy(slave.log_end, chunk.data)
-            assert log_bytes(slave) == log_bytes(master)
-            assert list(master.quarantine) == list(slave.quarantine) == [(begin, end - begin)]
-            assert slave.queue_bounds("t", 0) == master.queue_bounds("t", 0) == (0, 6)
-            queue = slave.queue("t", 0)
+        async with running_store(master_disk) as master, running_store(replica_disk) as replica:
+            while replica.log_end < master.log_end:
+                chunk = await master.log_feed.read(replica.log_end, max(bytes_max, 100))
+                replica.append_copy(replica.log_end, chunk.data)
+            assert log_bytes(replica) == log_bytes(master)
+            assert list(master.quarantine) == list(replica.quarantine) == [(begin, end - begin)]
+            assert replica.queue_bounds("t", 0) == master.queue_bounds("t", 0) == (0, 6)
+            queue = replica.queue("t", 0)
             assert queue is not None
-            records, scanned = await slave.reader.read_queue(queue, 0, 10)
-            assert scanned == 0 or slave.is_sync_flush
-            await slave.sync()
-            records, scanned = await slave.reader.read_queue(queue, 0, 10)
+            records, scanned = await replica.reader.read_queue(queue, 0, 10)
+            assert scanned == 0 or replica.is_sync_flush
+            await replica.sync()
+            records, scanned = await replica.reader.read_queue(queue, 0, 10)
             assert ([record.body for record in records], scanned) == ([b"a", b"b", b"z"], 6)
-        slave_disk.kill()
-        async with running_store(slave_disk) as slave:
-            assert slave.queue_bounds("t", 0) == (0, 6)
-            assert list(slave.quarantine) == [(begin, end - begin)]
+        replica_disk.kill()
+        async with running_store(replica_disk) as replica:
+            assert replica.queue_bounds("t", 0) == (0, 6)
+            assert list(replica.quarantine) == [(begin, end - begin)]
 
     async def test_the_next_message_of_a_queue_that_lost_its_last_ones_is_taken_after_a_restart(self) -> None:
-        master_disk, slave_disk = SimDisk(), SimDisk()
+        master_disk, replica_disk = SimDisk(), SimDisk()
         async with running_store(master_disk) as master:
             for body in (b"a", b"lost", b"lost"):
                 master.put([plain("t", body)], START_MS)
@@ -347,24 +347,24 @@ class TestDamage:
         file.sync_data()
         file.close()
         async with running_store(master_disk) as master:
-            async with running_store(slave_disk) as slave:
-                await copy_all(master, slave, SeededRng(1))
+            async with running_store(replica_disk) as replica:
+                await copy_all(master, replica, SeededRng(1))
             assert master.queue_end("t", 0) == 3
             master.put([plain("t", b"next")], START_MS)
             for clean_stop in (False, True, True):  # the second start reads the record from the log again
-                async with running_store(slave_disk, clean_stop=clean_stop) as slave:
-                    await copy_all(master, slave, SeededRng(1))
-                    await slave.sync()
-                    assert slave.queue_end("t", 0) == 4
-                    assert log_bytes(slave) == log_bytes(master)
-                slave_disk.kill()
+                async with running_store(replica_disk, clean_stop=clean_stop) as replica:
+                    await copy_all(master, replica, SeededRng(1))
+                    await replica.sync()
+                    assert replica.queue_end("t", 0) == 4
+                    assert log_bytes(replica) == log_bytes(master)
+                replica_disk.kill()
 
     @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 28, 40])
     async def test_a_piece_that_was_changed_on_its_way_is_rejected(self, at: int) -> None:
         disk = SimDisk()
         await pair(SimDisk(), disk)
-        async with running_store(fork_of(disk), clean_stop=False) as slave:
-            end = slave.log_end
+        async with running_store(fork_of(disk), clean_stop=False) as replica:
+            end = replica.log_end
         piece = bytearray(encode_damage(b"x" * 100, Damage(end, 100, "damaged")))
         piece[at] ^= 0x80
         await require_rejected(disk, bytes(piece))

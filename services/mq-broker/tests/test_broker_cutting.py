@@ -1,4 +1,4 @@
-"""What a slave has and its master has not is cut off for good and kept aside, at whatever call the power goes."""
+"""What a replica has and its master has not is cut off for good and kept aside, at whatever call the power goes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def tails(disk: SimDisk) -> dict[str, bytes]:
 
 @cache
 def diverged(checkpointed: bool) -> tuple[SimDisk, int, SimDisk]:
-    """A slave with a tail of its own over several files, where it begins, and a slave without one."""
+    """A replica with a tail of its own over several files, where it begins, and a replica without one."""
     disk, rng = SimDisk(), SeededRng(7)
     with opened(disk) as (store, told):
         store.on_copied = told.add
@@ -240,12 +240,12 @@ def test_the_winner_s_records_get_the_numbers_of_those_that_were_cut(checkpointe
     """Also after a power cut that takes everything but the log from what came after the cut."""
     disk, cut, _ = case(checkpointed, anew)
     master_disk = diverged(checkpointed)[2].fork() if anew is None else SimDisk()
-    with opened(master_disk, None if anew is None else cut) as (master, _), opened(disk, cut) as (slave, told):
-        slave.on_copied = told.add
+    with opened(master_disk, None if anew is None else cut) as (master, _), opened(disk, cut) as (replica, told):
+        replica.on_copied = told.add
         write(master, SeededRng(99), 20)
-        run(copy_all(master, slave, SeededRng(3)))
-        run(slave.sync())
-        wanted = Found(slave.log_begin, log_bytes(slave), entries(slave), frozenset(told.offsets))
+        run(copy_all(master, replica, SeededRng(3)))
+        run(replica.sync())
+        wanted = Found(replica.log_begin, log_bytes(replica), entries(replica), frozenset(told.offsets))
         assert (wanted.log, wanted.entries) == (log_bytes(master), entries(master))
         left = list(disk.lost_states(SeededRng(5), exhaustive_units_max=0, samples=6))
     for one in left:

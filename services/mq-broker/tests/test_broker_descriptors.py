@@ -19,7 +19,7 @@ from osenv import SeededRng, SimClock, SimDisk
 def test_the_shares_of_all_never_exceed_the_limit(limit: int) -> None:
     budget = DescriptorBudget.of(limit)
     connections = budget.connections + budget.frames_connections
-    assert connections + budget.slave_connections + budget.open_files == limit - KEPT_DESCRIPTORS
+    assert connections + budget.replica_connections + budget.open_files == limit - KEPT_DESCRIPTORS
     assert connections >= budget.open_files >= 32
     assert budget.open_files <= OPEN_FILES_MAX
 

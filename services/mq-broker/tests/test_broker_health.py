@@ -49,7 +49,7 @@ def follow(broker: Broker) -> None:
     broker.store.follows = True
 
 
-def lose_slaves(broker: Broker) -> None:
+def lose_replicas(broker: Broker) -> None:
     broker.store.too_few_replicas = "1 of 2 replicas are in sync"
 
 
@@ -60,7 +60,7 @@ def lose_slaves(broker: Broker) -> None:
         (fill_disk, {"", SERVICE_NAME}),
         (block_cleaning, {"", SERVICE_NAME}),
         (follow, {"", SERVICE_NAME, STORE_SERVICE}),
-        (lose_slaves, {"", SERVICE_NAME, STORE_SERVICE}),
+        (lose_replicas, {"", SERVICE_NAME, STORE_SERVICE}),
     ],
 )
 async def test_health_follows_the_store(change: Callable[[Broker], None], still_serving: set[str]) -> None:

@@ -45,18 +45,18 @@ def test_a_master_alone_confirms_what_it_has_and_says_that_it_is_alone() -> None
     assert steps(ledger(), Stored(100)) == [Confirm(100, alone=True)]
 
 
-def test_with_a_slave_in_sync_nothing_is_confirmed_before_it_has_it() -> None:
+def test_with_a_replica_in_sync_nothing_is_confirmed_before_it_has_it() -> None:
     made = ledger(PAIR)
     assert steps(made, Connected("s", 10), Stored(100)) == [Confirm(10, alone=False)]
     assert steps(made, Acknowledged("s", 60)) == [Confirm(60, alone=False)]
     assert steps(made, Acknowledged("s", 100)) == [Confirm(100, alone=False)]
 
 
-def test_a_slave_in_sync_that_has_not_come_back_is_waited_for() -> None:
+def test_a_replica_in_sync_that_has_not_come_back_is_waited_for() -> None:
     assert steps(ledger(PAIR), Stored(100), Passed(), now=NOT_CATCHUP_S) == []
 
 
-def test_a_slave_leaves_the_set_durably_before_anything_is_confirmed_without_it() -> None:
+def test_a_replica_leaves_the_set_durably_before_anything_is_confirmed_without_it() -> None:
     made = ledger(PAIR)
     steps(made, Connected("s", 10), Stored(100))
     (decide,) = steps(made, Passed(), now=NOT_CATCHUP_S + 1)
@@ -74,7 +74,7 @@ def test_a_decision_that_did_not_reach_the_disk_changes_nothing() -> None:
     assert made.in_sync == PAIR
 
 
-def test_a_slave_that_has_lost_what_it_vouched_for_leaves_the_set_until_it_has_it_again() -> None:
+def test_a_replica_that_has_lost_what_it_vouched_for_leaves_the_set_until_it_has_it_again() -> None:
     """Under ASYNC_FLUSH a power cut takes what was acknowledged from the page cache."""
     made = ledger(PAIR)
     steps(made, Connected("s", 0), Stored(100), Acknowledged("s", 100), Disconnected("s"))
@@ -100,13 +100,13 @@ def test_who_says_that_it_stops_leaves_the_set_by_a_decision_too() -> None:
     assert steps(made, Decided(decide.in_sync), log_end=120) == [Confirm(120, alone=True)]
 
 
-def test_a_slave_that_has_everything_stays_however_long_nothing_happens() -> None:
+def test_a_replica_that_has_everything_stays_however_long_nothing_happens() -> None:
     made = ledger(PAIR)
     steps(made, Connected("s", 100), Stored(100))
     assert steps(made, Passed(), now=1_000.0) == []
 
 
-def test_a_slave_that_is_always_a_little_behind_stays() -> None:
+def test_a_replica_that_is_always_a_little_behind_stays() -> None:
     made = ledger(PAIR)
     steps(made, Connected("s", 0))
     for second in range(1, 100):
@@ -122,7 +122,7 @@ def test_who_leaves_too_early_would_be_confirmed_without() -> None:
     assert steps(made, Disconnected("s"), Passed(), now=NOT_CATCHUP_S) == []
 
 
-def test_a_slave_joins_when_it_has_all_that_is_confirmed_and_not_before_that_is_on_disk() -> None:
+def test_a_replica_joins_when_it_has_all_that_is_confirmed_and_not_before_that_is_on_disk() -> None:
     made = ledger()
     steps(made, Stored(100))
     assert steps(made, Connected("s", 10), Acknowledged("s", 99)) == []
@@ -136,7 +136,7 @@ def test_a_slave_joins_when_it_has_all_that_is_confirmed_and_not_before_that_is_
     assert steps(made, Acknowledged("s", 160), log_end=160) == [Confirm(160, alone=False)]
 
 
-def test_a_slave_that_does_not_come_nearer_is_not_waited_for_any_longer() -> None:
+def test_a_replica_that_does_not_come_nearer_is_not_waited_for_any_longer() -> None:
     made = ledger()
     steps(made, Stored(120), Connected("s", 90), Acknowledged("s", 100), log_end=100)
     assert steps(made, Stored(150), log_end=150) == []
@@ -148,7 +148,7 @@ def test_a_slave_that_does_not_come_nearer_is_not_waited_for_any_longer() -> Non
     assert steps(made, Passed(), Stored(170), now=later + JOIN_AGAIN_S, log_end=170) == [Confirm(170, alone=True)]
 
 
-def test_a_slave_that_was_late_does_not_join_before_it_has_had_everything() -> None:
+def test_a_replica_that_was_late_does_not_join_before_it_has_had_everything() -> None:
     made = ledger(PAIR)
     steps(made, Connected("s", 10), Stored(100))
     steps(made, Passed(), Decided(InSyncSet(3, frozenset({"m"}))), now=NOT_CATCHUP_S + 1)
@@ -157,7 +157,7 @@ def test_a_slave_that_was_late_does_not_join_before_it_has_had_everything() -> N
     assert isinstance(decide, Decide)
 
 
-def test_a_slave_that_is_far_behind_is_not_waited_for() -> None:
+def test_a_replica_that_is_far_behind_is_not_waited_for() -> None:
     made = ledger()
     end = JOIN_GAP_BYTES + 11
     steps(made, Connected("s", 10), log_end=end)
@@ -188,7 +188,7 @@ def test_an_asynchronous_master_confirms_by_itself_and_knows_who_is_in_sync() ->
         ((Connected("s", 50), Disconnected("s")), Acknowledged("s", 60), "before it follows"),
     ],
 )
-def test_what_a_slave_cannot_have_is_rejected(before: tuple[Event, ...], event: Event, remark: str) -> None:
+def test_what_a_replica_cannot_have_is_rejected(before: tuple[Event, ...], event: Event, remark: str) -> None:
     """Bug zoo 19."""
     made = ledger(PAIR)
     steps(made, *before, Stored(100))
@@ -199,7 +199,7 @@ def test_what_a_slave_cannot_have_is_rejected(before: tuple[Event, ...], event: 
     assert made.confirmed == confirmed
 
 
-def test_two_links_of_one_slave_are_one_slave() -> None:
+def test_two_links_of_one_replica_are_one_replica() -> None:
     """Bug zoo 18: with three replicas in the set, one that is there twice does not stand for two."""
     made = ledger(InSyncSet(2, frozenset({"m", "s", "t"})), min_in_sync=2)
     assert steps(made, Connected("s", 0), Connected("s", 0), Stored(100), Acknowledged("s", 100)) == []

@@ -1,4 +1,4 @@
-"""What comes over a link of replication and cannot be: rejected by the master, rejected by the slave, nothing
+"""What comes over a link of replication and cannot be: rejected by the master, rejected by the replica, nothing
 changed.
 """
 
@@ -42,11 +42,11 @@ HELLO = ReplicaHello("DefaultCluster", "broker-a", "5" * 32, 1, "b:10911", 0, 0,
 
 @asynccontextmanager
 async def master_at_work(clock: SimClock) -> AsyncIterator[tuple[Member, MemoryLink]]:
-    """A master with one message, and a link to it of which the test is the slave."""
+    """A master with one message, and a link to it of which the test is the replica."""
     _, master, _ = make_pair(clock)
     await master.start()
     await produce(master.at_work, incoming("t", [b"x"]))
-    near, far = MemoryLink("master"), MemoryLink("slave")
+    near, far = MemoryLink("master"), MemoryLink("replica")
     near.other, far.other = far, near
     serving = asyncio.create_task(master.at_work.replication.serve(far))
     try:
@@ -113,7 +113,7 @@ async def test_a_master_that_hears_of_a_newer_epoch_accepts_nothing_more() -> No
         assert master.at_work.replication.role is BrokerRole.SLAVE  # it has been opened anew
 
 
-async def test_a_slave_that_says_nothing_is_given_up() -> None:
+async def test_a_replica_that_says_nothing_is_given_up() -> None:
     clock = SimClock()
     async with master_at_work(clock) as (master, link):
         await answers(clock, link, frame(HELLO), frame(Follow(0)))
@@ -154,26 +154,26 @@ async def test_probes_are_answered_by_content() -> None:
         assert said[1:] == [ProbeAnswer(end, True), ProbeAnswer(end, False), ProbeAnswer(1 << 40, False)]
 
 
-# ------------------------------------------------------------------------------------------------------ the slave
+# ------------------------------------------------------------------------------------------------------ the replica
 
 
 @asynccontextmanager
-async def slave_at_work(
+async def replica_at_work(
     clock: SimClock, *, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
 ) -> AsyncIterator[tuple[Member, MasterOfTest]]:
-    """A slave, and a master of which the test is in charge."""
-    network, _, slave = make_pair(clock, flush=flush)
+    """A replica, and a master of which the test is in charge."""
+    network, _, replica = make_pair(clock, flush=flush)
     fake = MasterOfTest(clock)
     network.serve_with(fake.serve)
-    await slave.start()
+    await replica.start()
     try:
-        yield slave, fake
+        yield replica, fake
     finally:
-        await slave.stop()
+        await replica.stop()
 
 
 class MasterOfTest:
-    """Answers every link alike; `said` is what the slave has sent."""
+    """Answers every link alike; `said` is what the replica has sent."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
@@ -211,14 +211,14 @@ async def records(clock: SimClock, *bodies: bytes) -> bytes:
 
 @pytest.mark.mechanism("H2")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_a_slave_vouches_for_what_its_flush_disk_type_says(flush: FlushDiskType) -> None:
+async def test_a_replica_vouches_for_what_its_flush_disk_type_says(flush: FlushDiskType) -> None:
     """Bug zoo 17: under SYNC_FLUSH the page cache is not enough."""
     clock = SimClock()
     data = await records(clock, b"x")
-    async with slave_at_work(clock, flush=flush) as (slave, master):
+    async with replica_at_work(clock, flush=flush) as (replica, master):
         await clock.advance(0.1)
-        assert isinstance(slave.disk, HeldDisk)
-        release = slave.disk.hold()
+        assert isinstance(replica.disk, HeldDisk)
+        release = replica.disk.hold()
         await master.say(LogBytes(0, data, 0))
         reports = [one for one in master.said if isinstance(one, Report)]
         release()
@@ -228,7 +228,7 @@ async def test_a_slave_vouches_for_what_its_flush_disk_type_says(flush: FlushDis
         assert [one for one in master.said if isinstance(one, Report)][-1] == Report(len(data), len(data), len(data))
 
 
-async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_deleted_them() -> None:
+async def test_a_replica_keeps_old_files_until_it_has_what_its_master_had_when_it_deleted_them() -> None:
     """What waits in them was written again at the end of the master's log before they went."""
     clock = SimClock()
     _, other, _ = make_pair(clock, role=BrokerRole.ASYNC_MASTER)
@@ -239,18 +239,18 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
         begin, (data, end) = end, await other.at_work.store.log_feed.read(end, LOG_FILE_BYTES)
         chunks.append((begin, data))
     await other.stop()
-    async with slave_at_work(clock) as (slave, master):
+    async with replica_at_work(clock) as (replica, master):
         await clock.advance(0.1)
         for begin, data in chunks[:-1]:
             await master.say(LogBytes(begin, data, begin))
         deleted_at = MasterHeartbeat(LOG_FILE_BYTES, end, end, 0, in_sync=True, in_sync_version=1)
         await master.say(deleted_at)
         await clock.advance(1)
-        assert slave.at_work.store.log_begin == 0
+        assert replica.at_work.store.log_begin == 0
         await master.say(LogBytes(*chunks[-1], end))
         await master.say(replace(deleted_at, log_end=end + 1_000))  # the master goes on writing
         await clock.advance(1)
-        assert slave.at_work.store.log_begin == LOG_FILE_BYTES
+        assert replica.at_work.store.log_begin == LOG_FILE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -267,14 +267,14 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
         (Rejection("go away"), None, "the master rejects: go away"),
     ],
 )
-async def test_a_slave_ends_the_link_when_something_cannot_be(event: Any, epoch: Epoch | None, reason: str) -> None:
+async def test_a_replica_ends_the_link_when_something_cannot_be(event: Any, epoch: Epoch | None, reason: str) -> None:
     clock = SimClock()
-    async with slave_at_work(clock) as (slave, master):
+    async with replica_at_work(clock) as (replica, master):
         await clock.advance(0.1)
-        assert slave.at_work.replication.is_connected
+        assert replica.at_work.replication.is_connected
         await master.say(event, epoch)
-        assert reason in slave.at_work.replication.status().reason
-        assert slave.at_work.store.log_end == 0
+        assert reason in replica.at_work.replication.status().reason
+        assert replica.at_work.store.log_end == 0
         await clock.advance(3)
         assert master.links >= 2  # it tries again
 
@@ -282,33 +282,33 @@ async def test_a_slave_ends_the_link_when_something_cannot_be(event: Any, epoch:
 async def test_a_master_of_the_past_is_not_followed() -> None:
     """Bug zoo 20."""
     clock = SimClock()
-    async with slave_at_work(clock) as (slave, master):
+    async with replica_at_work(clock) as (replica, master):
         await clock.advance(0.1)
-        assert slave.at_work.replication.epoch == Epoch(3, 0)
+        assert replica.at_work.replication.epoch == Epoch(3, 0)
         master.epoch = Epoch(2, 5)
         assert master.link is not None
         master.link.break_now()
         await clock.advance(2)
-        assert not slave.at_work.replication.is_connected
-        assert "the master is in epoch 2.5, and epoch 3.0 has begun" in slave.at_work.replication.status().reason
+        assert not replica.at_work.replication.is_connected
+        assert "the master is in epoch 2.5, and epoch 3.0 has begun" in replica.at_work.replication.status().reason
         assert not [one for one in master.said[2:] if isinstance(one, Follow)][1:]
 
 
-async def test_a_slave_that_hears_nothing_looks_again() -> None:
+async def test_a_replica_that_hears_nothing_looks_again() -> None:
     clock = SimClock()
-    async with slave_at_work(clock) as (slave, master):
+    async with replica_at_work(clock) as (replica, master):
         await clock.advance(0.1)
         await clock.advance(7)
         assert master.links >= 2
-        assert slave.opened == 1
+        assert replica.opened == 1
 
 
-async def test_the_epoch_is_on_disk_before_the_slave_follows() -> None:
+async def test_the_epoch_is_on_disk_before_the_replica_follows() -> None:
     clock = SimClock()
-    async with slave_at_work(clock) as (slave, master):
+    async with replica_at_work(clock) as (replica, master):
         await clock.advance(0.1)
         assert [type(one) for one in master.said[:2]] == [ReplicaHello, Follow]
-        await slave.stop(clean=False)
+        await replica.stop(clean=False)
         master.epoch = Epoch(2, 0)
-        await slave.start()
-        assert slave.at_work.replication.epoch == Epoch(3, 0)
+        await replica.start()
+        assert replica.at_work.replication.epoch == Epoch(3, 0)

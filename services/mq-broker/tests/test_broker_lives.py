@@ -115,8 +115,8 @@ async def send(process: Process, body: bytes) -> common_pb2.ResponseCode.ValueTy
 async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_nothing(tmp_path: Path) -> None:
     async with running(tmp_path / "m", brokerRole="SYNC_MASTER") as one:
         address = f"127.0.0.1:{one.process.ha_port}"
-        slave = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": address}
-        async with running(tmp_path / "s", **slave) as two:
+        replica = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": address}
+        async with running(tmp_path / "s", **replica) as two:
             before = await until(one, lambda status: status.in_sync_replicas == 2)
             assert await send(one, b"before") == common_pb2.SUCCESS
             ports = (one.process.port, two.process.port, two.process.ha_port)
@@ -145,7 +145,7 @@ async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_
                 health = await check.Check(health_pb2.HealthCheckRequest())
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
     assert two.ends == [ExitReason.REOPEN, ExitReason.STOPPED]
-    # Its successor may have told it before it was asked to become a slave, which is then another change.
+    # Its successor may have told it before it was asked to become a replica, which is then another change.
     assert one.ends in (
         [ExitReason.REOPEN, ExitReason.STOPPED],
         [ExitReason.REOPEN, ExitReason.REOPEN, ExitReason.STOPPED],
@@ -190,7 +190,7 @@ async def test_a_broker_without_name_servers_says_that_no_client_finds_it(
     assert "registers nowhere, so that no client finds it" in caplog.text
 
 
-async def test_a_port_for_slaves_that_is_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
+async def test_a_port_for_replicas_that_is_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
     async with running(tmp_path / "one") as one:
         port = str(one.process.ha_port)
         with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use"):

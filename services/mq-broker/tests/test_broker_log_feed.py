@@ -1,4 +1,4 @@
-"""What a master hands to its slaves: whole records from anywhere in the log, and CRCs to compare logs by."""
+"""What a master hands to its replicas: whole records from anywhere in the log, and CRCs to compare logs by."""
 
 from __future__ import annotations
 
@@ -158,14 +158,14 @@ def flip(store: MessageStore, at: int) -> None:
 class TestWindows:
     async def test_both_sides_of_a_copy_have_the_same_ones(self) -> None:
         rng = SeededRng(4)
-        async with running_store(SimDisk()) as master, running_store(SimDisk()) as slave:
+        async with running_store(SimDisk()) as master, running_store(SimDisk()) as replica:
             write_some(master, rng, 30)
-            await copy_all(master, slave, rng)
+            await copy_all(master, replica, rng)
             write_some(master, rng, 10)
-            for at_most in [*boundaries(slave), *(rng.randrange(0, slave.log_end) for _ in range(30))]:
-                window = await slave.log_feed.window(at_most)
-                assert window.end == max(place for place in boundaries(slave) if place <= at_most)
-                assert window.begin in boundaries(slave)
+            for at_most in [*boundaries(replica), *(rng.randrange(0, replica.log_end) for _ in range(30))]:
+                window = await replica.log_feed.window(at_most)
+                assert window.end == max(place for place in boundaries(replica) if place <= at_most)
+                assert window.begin in boundaries(replica)
                 assert await master.log_feed.crc32(window.begin, window.end) == window.crc32
                 assert (window.begin < window.end) == (window.end > 0)
 

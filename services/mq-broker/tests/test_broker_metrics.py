@@ -17,8 +17,8 @@ from mq_broker.telemetry import (
     COUNTERS,
     GAUGES,
     OWN_GAUGES,
+    REPLICA_GAUGES,
     ROLE,
-    SLAVE_GAUGES,
     TRAFFIC_COUNTERS,
     BrokerMetrics,
 )
@@ -53,7 +53,7 @@ async def test_collector_reads_the_store_as_it_is_now() -> None:
 
 async def check_store(broker: Broker, reader: InMemoryMetricReader) -> None:
     before = read(reader)
-    silent = {one.name for one in (*SLAVE_GAUGES, *TRAFFIC_COUNTERS, *CONSUMERS_GAUGES, *CONSUMERS_COUNTERS)}
+    silent = {one.name for one in (*REPLICA_GAUGES, *TRAFFIC_COUNTERS, *CONSUMERS_GAUGES, *CONSUMERS_COUNTERS)}
     assert before.keys() == {one.name for one in (*GAUGES, *COUNTERS)} - silent
     assert before["hourglass.store.damage.stretches"] == 0
     await produce(broker, incoming("t", [b"a", b"b"]))
@@ -98,7 +98,7 @@ MASTER = HaStatus(
 )
 
 
-async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
+async def test_collector_reads_how_replication_stands_and_how_far_each_replica_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader = InMemoryMetricReader()
@@ -121,7 +121,7 @@ async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
         "hourglass.replication.clock.ahead": 0,
     }
     one, two = (("slave.id", 1), ("slave.replica", "a" * 32)), (("slave.id", 2), ("slave.replica", "c" * 32))
-    assert {name: values for name, values in found.items() if name in {one.name for one in SLAVE_GAUGES}} == {
+    assert {name: values for name, values in found.items() if name in {one.name for one in REPLICA_GAUGES}} == {
         "hourglass.replication.slave.connected": {one: 1, two: 1},
         "hourglass.replication.slave.in_sync": {one: 0, two: 1},
         "hourglass.replication.slave.lag.size": {one: 20, two: 0},

@@ -183,7 +183,7 @@ async def test_each_sync_of_the_log_is_timed(meter: Any) -> None:
         assert point.explicit_bounds == WAIT_BOUNDS_S
 
 
-async def test_each_answer_of_slaves_tells_how_long_the_first_one_has_waited_for_it() -> None:
+async def test_each_answer_of_replicas_tells_how_long_the_first_one_has_waited_for_it() -> None:
     clock, told = SimClock(), list[float]()
     confirmation = Confirmation(clock, lambda: None)
     confirmation.on_answered = told.append

@@ -1,4 +1,4 @@
-"""Where a slave has to begin: epochs, and the search by comparison."""
+"""Where a replica has to begin: epochs, and the search by comparison."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_an_empty_log_whose_past_is_not_the_masters_begins_anew() -> None:
 
 
 def test_an_empty_log_begins_anew_at_a_master_whose_log_begins_earlier() -> None:
-    """It has no record to show for the place at which it begins, and a master feeds no slave on trust."""
+    """It has no record to show for the place at which it begins, and a master feeds no replica on trust."""
     made = Reconciliation(Epoch(1, 1), "m", "me", history((1, 1, 0)), 600, 600)
     assert greeted(made, history=history((1, 1, 0))) == CutLog(Cut(600, begin=0))
 

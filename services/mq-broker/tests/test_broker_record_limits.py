@@ -84,14 +84,14 @@ class TestLongProperties:
                 assert await bodies(broker) == [b"x", *BEHIND]
 
     @pytest.mark.parametrize("size", [32_768, 65_535])
-    async def test_a_slave_copies_a_record_with_long_properties(self, size: int) -> None:
+    async def test_a_replica_copies_a_record_with_long_properties(self, size: int) -> None:
         async with (
             running_store(SimDisk(), options=OPTIONS) as master,
-            running_store(SimDisk(), options=OPTIONS) as slave,
+            running_store(SimDisk(), options=OPTIONS) as replica,
         ):
             master.put([single_record_batch(TOPIC, 0, raw_record(p), 0) for p in (long_properties(size), b"")], 1)
-            await copy_all(master, slave, SeededRng(1))
-            assert log_bytes(slave) == log_bytes(master)
+            await copy_all(master, replica, SeededRng(1))
+            assert log_bytes(replica) == log_bytes(master)
 
     async def test_an_intact_record_that_cannot_be_read_does_not_end_the_log(self) -> None:
         disk = SimDisk()
@@ -103,7 +103,7 @@ class TestLongProperties:
             async with running_broker(disk, SimClock(), store=LAZY) as broker:
                 assert await bodies(broker) == BEHIND
 
-    async def test_a_slave_copies_what_stands_behind_an_intact_record_that_cannot_be_read(self) -> None:
+    async def test_a_replica_copies_what_stands_behind_an_intact_record_that_cannot_be_read(self) -> None:
         disk = SimDisk()
         async with running_store(disk, options=OPTIONS, clean_stop=False) as master:
             unreadable = raw_record(b"", sys_flag=FLAG_BORN_HOST_V6)
@@ -112,11 +112,11 @@ class TestLongProperties:
         disk.kill()
         async with (
             running_store(disk, options=OPTIONS) as master,
-            running_store(SimDisk(), options=OPTIONS) as slave,
+            running_store(SimDisk(), options=OPTIONS) as replica,
         ):
-            await copy_all(master, slave, SeededRng(1))
-            assert log_bytes(slave) == log_bytes(master)
-            queue = slave.queue(TOPIC, 0)
+            await copy_all(master, replica, SeededRng(1))
+            assert log_bytes(replica) == log_bytes(master)
+            queue = replica.queue(TOPIC, 0)
             assert queue is not None
             assert (queue.first_offset, queue.max_offset) == (1, 2)
 

@@ -14,7 +14,7 @@ from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.replica_state import BrokerIdentity, Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
+from mq_broker.rpc.registration import REPLICA_PERIOD_S_MAX, SEEKING_PERIOD_S_MAX, HaTerms, Registration
 from mqproto.frames_service import SERVER_CONFIG, FramesService
 from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS
 from mqproto.names import Address
@@ -214,7 +214,7 @@ class Heard:
 SLAVE = BrokerIdentity("c", "broker-a", 1, "127.0.0.1:10911")
 
 
-async def test_a_name_server_hears_where_slaves_connect_and_in_which_epoch_the_broker_is() -> None:
+async def test_a_name_server_hears_where_replicas_connect_and_in_which_epoch_the_broker_is() -> None:
     heard = Heard()
     async with name_server() as server, registered(SimClock(), server, ha=heard.terms(Epoch(7, 3))):
         await server.next()
@@ -224,16 +224,16 @@ async def test_a_name_server_hears_where_slaves_connect_and_in_which_epoch_the_b
     assert request.broker.broker_id == 0
 
 
-async def test_a_slave_hears_every_2_s_where_its_master_listens_and_a_master_does_not_follow_itself() -> None:
-    clock, slave, master = SimClock(), Heard(), Heard()
+async def test_a_replica_hears_every_2_s_where_its_master_listens_and_a_master_does_not_follow_itself() -> None:
+    clock, replica, master = SimClock(), Heard(), Heard()
     async with name_server() as server:
         server.answer = pb.RegisterBrokerResponse(ha_address="10.0.0.2:10912")
-        async with registered(clock, server, identity=SLAVE, ha=slave.terms(Epoch(7, 3))):
+        async with registered(clock, server, identity=SLAVE, ha=replica.terms(Epoch(7, 3))):
             for _ in range(3):
                 assert await server.next() == {"orders"}
                 await rested(clock, 1)
-                await clock.advance(SLAVE_PERIOD_S_MAX)
-        assert slave.masters[:3] == ["10.0.0.2:10912"] * 3
+                await clock.advance(REPLICA_PERIOD_S_MAX)
+        assert replica.masters[:3] == ["10.0.0.2:10912"] * 3
     async with name_server() as server:
         server.answer = pb.RegisterBrokerResponse(ha_address="127.0.0.1:10912")
         async with registered(clock, server, ha=master.terms(Epoch(7, 3))):
@@ -242,7 +242,7 @@ async def test_a_slave_hears_every_2_s_where_its_master_listens_and_a_master_doe
         assert master.masters == []
 
 
-async def test_a_slave_whose_master_is_unknown_asks_again_soon() -> None:
+async def test_a_replica_whose_master_is_unknown_asks_again_soon() -> None:
     clock, heard = SimClock(), Heard()
     async with name_server() as server, registered(clock, server, identity=SLAVE, ha=heard.terms(Epoch(7, 3))):
         for _ in range(3):

@@ -32,25 +32,25 @@ async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def wrong_pair(
-    clock: SimClock, slave_ahead_ms: int, master_ahead_ms: int = 0
+    clock: SimClock, replica_ahead_ms: int, master_ahead_ms: int = 0
 ) -> AsyncIterator[tuple[Network, Member, Member]]:
-    network, master, slave = make_pair(clock)
-    master.clock, slave.clock = WrongClock(clock, master_ahead_ms), WrongClock(clock, slave_ahead_ms)
+    network, master, replica = make_pair(clock)
+    master.clock, replica.clock = WrongClock(clock, master_ahead_ms), WrongClock(clock, replica_ahead_ms)
     await master.start()
-    await slave.start()
+    await replica.start()
     await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
     await clock.advance(2)  # some beats
     try:
-        yield network, master, slave
+        yield network, master, replica
     finally:
-        for member in (slave, master):
+        for member in (replica, master):
             if member.broker is not None:
                 await member.stop()
 
 
-async def promoted(clock: SimClock, slave: Member, term: int = 2) -> None:
-    await result_of(clock, slave.at_work.replication.promote(term, 0, BrokerRole.ASYNC_MASTER))
-    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+async def promoted(clock: SimClock, replica: Member, term: int = 2) -> None:
+    await result_of(clock, replica.at_work.replication.promote(term, 0, BrokerRole.ASYNC_MASTER))
+    await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
 
 
 async def send(clock: SimClock, member: Member, batch: IncomingBatch) -> None:
@@ -91,39 +91,39 @@ def assert_on_time(found: dict[str, float]) -> None:
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS, 3_000, -3_000])
 async def test_a_promoted_replica_with_a_wrong_clock_delivers_on_time(ahead_ms: int) -> None:
     clock = SimClock()
-    async with wrong_pair(clock, ahead_ms) as (network, master, slave):
+    async with wrong_pair(clock, ahead_ms) as (network, master, replica):
         due = await send_all(clock, master)
         await clock.advance(2)
         network.cut(master)
-        await promoted(clock, slave)
-        assert_on_time(await lateness(clock, slave, due))
+        await promoted(clock, replica)
+        assert_on_time(await lateness(clock, replica, due))
 
 
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS])
 async def test_it_stays_on_time_when_its_process_restarts(ahead_ms: int) -> None:
     clock = SimClock()
-    async with wrong_pair(clock, ahead_ms) as (network, master, slave):
+    async with wrong_pair(clock, ahead_ms) as (network, master, replica):
         due = await send_all(clock, master)
         await clock.advance(2)
         network.cut(master)
-        await slave.stop(clean=False)
-        await slave.start()
-        await promoted(clock, slave)
-        await slave.stop(clean=False)
-        await slave.start()
-        assert_on_time(await lateness(clock, slave, due))
+        await replica.stop(clean=False)
+        await replica.start()
+        await promoted(clock, replica)
+        await replica.stop(clean=False)
+        await replica.start()
+        assert_on_time(await lateness(clock, replica, due))
 
 
 async def test_back_at_the_right_broker_everything_is_on_time_also_after_its_restart() -> None:
     clock = SimClock()
-    async with wrong_pair(clock, HOUR_MS) as (_, master, slave):
-        await promoted(clock, slave)
-        epoch = slave.at_work.replication.epoch
-        await result_of(clock, master.at_work.replication.become_slave(1, slave.name, epoch))
+    async with wrong_pair(clock, HOUR_MS) as (_, master, replica):
+        await promoted(clock, replica)
+        epoch = replica.at_work.replication.epoch
+        await result_of(clock, master.at_work.replication.become_replica(1, replica.name, epoch))
         await until(clock, lambda: master.broker is not None and master.at_work.replication.is_connected)
-        await send(clock, slave, incoming("other", [b"stored by the wrong clock"]))
+        await send(clock, replica, incoming("other", [b"stored by the wrong clock"]))
         await clock.advance(2)
-        await result_of(clock, slave.at_work.replication.step_down(slave.at_work.replication.epoch))
+        await result_of(clock, replica.at_work.replication.step_down(replica.at_work.replication.epoch))
         await promoted(clock, master, term=3)
         due = await send_all(clock, master)
         assert_on_time(await lateness(clock, master, due))
@@ -134,7 +134,7 @@ async def test_back_at_the_right_broker_everything_is_on_time_also_after_its_res
 
 async def test_a_master_that_came_back_with_another_clock_is_followed_from_its_first_beat() -> None:
     clock, behind_ms = SimClock(), 8_000
-    async with wrong_pair(clock, 0) as (network, master, slave):
+    async with wrong_pair(clock, 0) as (network, master, replica):
         await clock.advance(10)  # nothing is stored meanwhile: broker time may begin anew behind
         await master.stop(clean=False)
         master.clock = WrongClock(clock, -behind_ms)
@@ -143,53 +143,53 @@ async def test_a_master_that_came_back_with_another_clock_is_followed_from_its_f
         due = await send_all(clock, master, ahead_ms=-behind_ms)
         await clock.advance(1.1)  # a beat
         network.cut(master)
-        await promoted(clock, slave)
-        assert_on_time(await lateness(clock, slave, due))
+        await promoted(clock, replica)
+        assert_on_time(await lateness(clock, replica, due))
 
 
 async def test_a_stored_time_far_in_the_future_does_not_move_deliver_at() -> None:
     """A machine that has started anew knows nothing of the clock of its lost master: it stores its own time."""
     clock = SimClock()
-    _, _, slave = make_pair(clock)
-    slave.clock = WrongClock(clock, HOUR_MS)
-    await slave.start()
-    await promoted(clock, slave)
-    await send(clock, slave, incoming("other", [b"stored an hour ahead"]))
-    await slave.stop()
-    slave.clock = clock
-    await slave.start()
-    due = await send_all(clock, slave)
-    assert_on_time(await lateness(clock, slave, due))
-    await slave.stop()
+    _, _, replica = make_pair(clock)
+    replica.clock = WrongClock(clock, HOUR_MS)
+    await replica.start()
+    await promoted(clock, replica)
+    await send(clock, replica, incoming("other", [b"stored an hour ahead"]))
+    await replica.stop()
+    replica.clock = clock
+    await replica.start()
+    due = await send_all(clock, replica)
+    assert_on_time(await lateness(clock, replica, due))
+    await replica.stop()
 
 
 async def test_deliver_at_follows_the_clock_of_a_promoted_replica_once_that_is_set() -> None:
     clock = SimClock()
-    async with wrong_pair(clock, slave_ahead_ms=HOUR_MS, master_ahead_ms=-HOUR_MS) as (network, master, slave):
+    async with wrong_pair(clock, replica_ahead_ms=HOUR_MS, master_ahead_ms=-HOUR_MS) as (network, master, replica):
         network.cut(master)
-        await promoted(clock, slave)
-        assert isinstance(slave.clock, WrongClock)
-        slave.clock.step_to(0)
-        due = await send_all(clock, slave)
-        await slave.stop(clean=False)  # and that is so after a restart, too
-        await slave.start()
-        assert_on_time(await lateness(clock, slave, due))
+        await promoted(clock, replica)
+        assert isinstance(replica.clock, WrongClock)
+        replica.clock.step_to(0)
+        due = await send_all(clock, replica)
+        await replica.stop(clean=False)  # and that is so after a restart, too
+        await replica.start()
+        assert_on_time(await lateness(clock, replica, due))
 
 
 async def test_deliver_at_follows_the_promoted_replica_once_another_clock_agrees_with_its_own() -> None:
     clock = SimClock()
-    async with wrong_pair(clock, slave_ahead_ms=0, master_ahead_ms=-HOUR_MS) as (_, master, slave):
-        await promoted(clock, slave)
-        epoch = slave.at_work.replication.epoch
+    async with wrong_pair(clock, replica_ahead_ms=0, master_ahead_ms=-HOUR_MS) as (_, master, replica):
+        await promoted(clock, replica)
+        epoch = replica.at_work.replication.epoch
         assert isinstance(master.clock, WrongClock)
         master.clock.step_to(0)
-        await result_of(clock, master.at_work.replication.become_slave(1, slave.name, epoch))
+        await result_of(clock, master.at_work.replication.become_replica(1, replica.name, epoch))
         await until(clock, lambda: master.broker is not None and master.at_work.replication.is_connected)
         await clock.advance(2)
-        due = await send_all(clock, slave)
-        await slave.stop(clean=False)
-        await slave.start()
-        assert_on_time(await lateness(clock, slave, due))
+        due = await send_all(clock, replica)
+        await replica.stop(clean=False)
+        await replica.start()
+        assert_on_time(await lateness(clock, replica, due))
 
 
 def test_a_broker_that_does_not_tell_its_clock_is_neither_right_nor_wrong() -> None:
@@ -201,36 +201,36 @@ def test_a_broker_that_does_not_tell_its_clock_is_neither_right_nor_wrong() -> N
 
 async def test_the_clocks_of_a_master_count_for_one_boot_of_the_machine() -> None:
     clock = SimClock()
-    async with wrong_pair(clock, HOUR_MS) as (network, master, slave):
+    async with wrong_pair(clock, HOUR_MS) as (network, master, replica):
         network.cut(master)
-        await promoted(clock, slave)
-        assert abs(slave.at_work.time.now_ms() - clock.wall_ms()) < 1_000
-        await slave.stop(clean=False)
-        slave.disk.crash(SeededRng(1))
-        await slave.start()
-        assert abs(slave.at_work.time.now_ms() - clock.wall_ms() - HOUR_MS) < 1_000
+        await promoted(clock, replica)
+        assert abs(replica.at_work.time.now_ms() - clock.wall_ms()) < 1_000
+        await replica.stop(clean=False)
+        replica.disk.crash(SeededRng(1))
+        await replica.start()
+        assert abs(replica.at_work.time.now_ms() - clock.wall_ms() - HOUR_MS) < 1_000
 
 
 async def test_a_slow_correction_of_the_clock_moves_nothing_until_it_is_right() -> None:
     clock = SimClock()
-    async with wrong_pair(clock, 10_000) as (network, master, slave):
+    async with wrong_pair(clock, 10_000) as (network, master, replica):
         network.cut(master)
-        await promoted(clock, slave)
-        assert isinstance(slave.clock, WrongClock)
-        due = await send_all(clock, slave)
+        await promoted(clock, replica)
+        assert isinstance(replica.clock, WrongClock)
+        due = await send_all(clock, replica)
         for ahead_ms in range(9_500, -1, -500):
-            slave.clock.step_to(ahead_ms)
+            replica.clock.step_to(ahead_ms)
             await clock.advance(1)
-        assert_on_time(await lateness(clock, slave, due))
-        assert not slave.at_work.time.follows_master_wall
+        assert_on_time(await lateness(clock, replica, due))
+        assert not replica.at_work.time.follows_master_wall
 
 
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS, 0])
 async def test_both_brokers_tell_how_far_the_clocks_differ(ahead_ms: int, caplog: pytest.LogCaptureFixture) -> None:
     clock = SimClock()
-    async with wrong_pair(clock, ahead_ms) as (_, master, slave):
+    async with wrong_pair(clock, ahead_ms) as (_, master, replica):
         (seen,) = master.at_work.replication.status().replicas
         assert seen.clock_ahead_ms == pytest.approx(ahead_ms, abs=100)
-        assert slave.at_work.replication.status().clock_ahead_ms == pytest.approx(ahead_ms, abs=100)
+        assert replica.at_work.replication.status().clock_ahead_ms == pytest.approx(ahead_ms, abs=100)
         warnings = [one.message for one in caplog.records if "clock" in one.message]
         assert len(warnings) == (2 if ahead_ms else 0), warnings

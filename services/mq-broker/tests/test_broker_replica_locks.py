@@ -47,34 +47,34 @@ async def lock(clock: SimClock, member: Member, client_id: str, *queues: LockedQ
 
 
 async def switched(clock: SimClock, old: Member, new: Member, *, hands_over: bool = True) -> None:
-    """`new` is the master, and `old` its slave, as an operator switches them."""
+    """`new` is the master, and `old` its replica, as an operator switches them."""
     epoch = old.at_work.replication.epoch
     log_end, role = await result_of(clock, old.at_work.replication.step_down(epoch))
     left = old.at_work.queue_locking.handed_over() if hands_over else b""
     await until(clock, lambda: new.at_work.store.log_end == log_end)
     await result_of(clock, new.at_work.replication.promote(epoch.term + 1, log_end, role, epoch, queue_locks=left))
     await until(clock, lambda: new.broker is not None and new.at_work.is_master)
-    await result_of(clock, old.at_work.replication.become_slave(1, new.name, new.at_work.replication.epoch))
+    await result_of(clock, old.at_work.replication.become_replica(1, new.name, new.at_work.replication.epoch))
     await until(clock, lambda: old.broker is not None and old.at_work.replication.is_connected)
 
 
-async def promoted_by_force(clock: SimClock, network: Network, master: Member, slave: Member) -> None:
+async def promoted_by_force(clock: SimClock, network: Network, master: Member, replica: Member) -> None:
     network.cut(master)
-    term = slave.at_work.replication.epoch.term
-    await result_of(clock, slave.at_work.replication.promote(term + 1, 0, BrokerRole.ASYNC_MASTER))
-    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+    term = replica.at_work.replication.epoch.term
+    await result_of(clock, replica.at_work.replication.promote(term + 1, 0, BrokerRole.ASYNC_MASTER))
+    await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
 
 
 async def test_members_go_on_with_their_queues_at_once_after_a_switch() -> None:
     clock = SimClock()
-    async with pair(clock) as (_, master, slave):
+    async with pair(clock) as (_, master, replica):
         await group_at(clock, master)
         assert await lock(clock, master, "a", Q0) == [Q0]
-        await switched(clock, master, slave)
-        await group_at(clock, slave)
-        assert await lock(clock, slave, "b", Q0, Q1) == [Q1], "Q0 is a's, and Q1 is known to be free"
-        assert await lock(clock, slave, "a", Q0, Q1) == [Q0]
-        await switched(clock, slave, master)
+        await switched(clock, master, replica)
+        await group_at(clock, replica)
+        assert await lock(clock, replica, "b", Q0, Q1) == [Q1], "Q0 is a's, and Q1 is known to be free"
+        assert await lock(clock, replica, "a", Q0, Q1) == [Q0]
+        await switched(clock, replica, master)
         await group_at(clock, master)
         assert await lock(clock, master, "b", Q0, Q1) == [Q1]
         assert await lock(clock, master, "a", Q0, Q1) == [Q0]
@@ -82,21 +82,21 @@ async def test_members_go_on_with_their_queues_at_once_after_a_switch() -> None:
 
 async def test_a_lock_handed_over_lasts_60_s_from_the_promotion_and_survives_restarts() -> None:
     clock = SimClock()
-    async with pair(clock) as (_, master, slave):
+    async with pair(clock) as (_, master, replica):
         await group_at(clock, master)
         await lock(clock, master, "a", Q0)
-        await switched(clock, master, slave)
-        await slave.stop(clean=False)
-        await slave.start()
-        await group_at(clock, slave)
-        assert await lock(clock, slave, "b", Q0, Q1) == [Q1]
+        await switched(clock, master, replica)
+        await replica.stop(clean=False)
+        await replica.start()
+        await group_at(clock, replica)
+        assert await lock(clock, replica, "b", Q0, Q1) == [Q1]
         await clock.advance(EXPIRY_S)
-        assert await lock(clock, slave, "b", Q0) == [Q0], "a is gone"
+        assert await lock(clock, replica, "b", Q0) == [Q0], "a is gone"
 
 
 async def test_a_switch_that_is_given_up_leaves_the_locks_as_they_were() -> None:
     clock = SimClock()
-    async with pair(clock) as (_, master, _slave):
+    async with pair(clock) as (_, master, _replica):
         await group_at(clock, master)
         await lock(clock, master, "a", Q0)
         replication = master.at_work.replication
@@ -111,33 +111,33 @@ async def test_a_switch_that_is_given_up_leaves_the_locks_as_they_were() -> None
 @pytest.mark.parametrize("forced", [True, False], ids=["the master is lost", "an operator's tool of before"])
 async def test_without_the_table_of_the_old_master_no_member_gets_a_queue_for_60_s(forced: bool) -> None:
     clock = SimClock()
-    async with pair(clock) as (network, master, slave):
+    async with pair(clock) as (network, master, replica):
         await group_at(clock, master)
         await lock(clock, master, "a", Q0)
         if forced:
-            await promoted_by_force(clock, network, master, slave)
+            await promoted_by_force(clock, network, master, replica)
         else:
-            await switched(clock, master, slave, hands_over=False)
-        await group_at(clock, slave)
-        assert await lock(clock, slave, "b", Q0, Q1) == []
+            await switched(clock, master, replica, hands_over=False)
+        await group_at(clock, replica)
+        assert await lock(clock, replica, "b", Q0, Q1) == []
         await clock.advance(EXPIRY_S)
-        assert await lock(clock, slave, "b", Q0, Q1) == [Q0, Q1]
+        assert await lock(clock, replica, "b", Q0, Q1) == [Q0, Q1]
 
 
 async def test_a_table_of_an_earlier_term_counts_for_nothing_when_its_broker_is_promoted_again() -> None:
     """It has stepped down, was never told to follow, and its successor has lent queues since."""
     clock = SimClock()
-    async with pair(clock) as (network, master, slave):
+    async with pair(clock) as (network, master, replica):
         await group_at(clock, master)
         old = master.at_work.replication
         log_end, role = await result_of(clock, old.step_down(old.epoch))
         left = master.at_work.queue_locking.handed_over()
-        await until(clock, lambda: slave.at_work.store.log_end == log_end)
-        network.cut(slave)
-        await result_of(clock, slave.at_work.replication.promote(2, log_end, role, old.epoch, queue_locks=left))
-        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
-        await group_at(clock, slave)
-        assert await lock(clock, slave, "a", Q0) == [Q0]
+        await until(clock, lambda: replica.at_work.store.log_end == log_end)
+        network.cut(replica)
+        await result_of(clock, replica.at_work.replication.promote(2, log_end, role, old.epoch, queue_locks=left))
+        await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
+        await group_at(clock, replica)
+        assert await lock(clock, replica, "a", Q0) == [Q0]
         await result_of(clock, old.promote(3, 0, role))
         await until(clock, lambda: master.broker is not None and master.at_work.replication.epoch.term == 3)
         await group_at(clock, master)
@@ -147,12 +147,12 @@ async def test_a_table_of_an_earlier_term_counts_for_nothing_when_its_broker_is_
 @pytest.mark.parametrize("left", [b"x", b'{"holderTable": 1}', b"[]"])
 async def test_a_table_that_makes_no_sense_is_rejected_and_nothing_changes(left: bytes) -> None:
     clock = SimClock()
-    async with pair(clock) as (_, master, slave):
+    async with pair(clock) as (_, master, replica):
         epoch = master.at_work.replication.epoch
         log_end, role = await result_of(clock, master.at_work.replication.step_down(epoch))
         with pytest.raises(RejectedError, match="queue_locks is not what a master that steps down answers"):
-            await result_of(clock, slave.at_work.replication.promote(2, log_end, role, epoch, queue_locks=left))
-        assert not slave.at_work.is_master
+            await result_of(clock, replica.at_work.replication.promote(2, log_end, role, epoch, queue_locks=left))
+        assert not replica.at_work.is_master
 
 
 @dataclass

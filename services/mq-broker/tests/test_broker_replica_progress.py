@@ -1,4 +1,4 @@
-"""What groups have finished, between a master and a slave: both end with the same, and lose nothing (bug zoo 24)."""
+"""What groups have finished, between a master and a replica: both end with the same, and lose nothing (bug zoo 24)."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class TestReconciled:
         assert Progress(50, (), 1).reconciled(Progress(3, (), 2)) == Progress(3, (), 2)
 
     def test_a_renewal_takes_nothing_out(self) -> None:
-        """The master has begun after a crash; the slave has served alone meanwhile (mechanism H4)."""
-        at_master, at_slave = Progress(5).renewed(1), Progress(9)
-        assert at_master.reconciled(at_slave) == Progress(9, (), version_of(1, 0))
+        """The master has begun after a crash; the replica has served alone meanwhile (mechanism H4)."""
+        at_master, at_replica = Progress(5).renewed(1), Progress(9)
+        assert at_master.reconciled(at_replica) == Progress(9, (), version_of(1, 0))
 
     def test_the_reset_of_one_side_and_the_renewal_of_the_other_both_hold(self) -> None:
         assert Progress(9, (), 1).reconciled(Progress(5).renewed(1)) == Progress(9, (), version_of(1, 1))
@@ -211,7 +211,7 @@ class Consumer:
     done: dict[int, int] = field(default_factory=dict)  # message by offset
     version: int = 0
 
-    def report(self, side: Side, *, is_slave: bool) -> list[tuple[int, int]]:
+    def report(self, side: Side, *, is_replica: bool) -> list[tuple[int, int]]:
         """Tell one side; returns what that side has accepted: resets, and message."""
         known = side.known
         if known is not None and known.version != self.version:
@@ -219,7 +219,7 @@ class Consumer:
             self.done = {offset: side.log[offset] for offset in finished_in(known)}
             return []
         said = replace(ranges_of(set(self.done)), version=self.version)
-        if not is_slave and said.end > len(side.log):
+        if not is_replica and said.end > len(side.log):
             return []
         said = said.cut(len(side.log))
         side.offsets.put(*PLACE, side.offsets.joined(*PLACE, said))
@@ -234,7 +234,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.master, self.slave = Side(), Side()
+        self.master, self.replica = Side(), Side()
         self.master.offsets.begin(*PLACE, 0)  # with a beginning at the master, which is on disk before it is answered
         self.master.flush()
         self.members = [Consumer(), Consumer()]
@@ -252,8 +252,8 @@ class History:
             self.rng.choice(work)()
         for _ in range(2):  # twice: a broker that has sent all may have to hear more
             self.connect()
-            self.slave.log = list(self.master.log)
-            self.slave.in_.catch_up()
+            self.replica.log = list(self.master.log)
+            self.replica.in_.catch_up()
             self.exchange()
             self.exchange()
 
@@ -265,13 +265,13 @@ class History:
     def copy(self) -> None:
         if not self.connected:
             self.connect()
-        at = len(self.slave.log)
-        self.slave.log += self.master.log[at : at + self.rng.randrange(4)]
-        self.slave.in_.catch_up()
+        at = len(self.replica.log)
+        self.replica.log += self.master.log[at : at + self.rng.randrange(4)]
+        self.replica.in_.catch_up()
 
     def finish(self) -> None:
-        side, member = self.rng.choice([self.master, self.slave]), self.rng.choice(self.members)
-        # A member that has heard of lost messages could get them from the slave until that is connected again.
+        side, member = self.rng.choice([self.master, self.replica]), self.rng.choice(self.members)
+        # A member that has heard of lost messages could get them from the replica until that is connected again.
         has_all_heard = side.known is not None and side.known.version == member.version
         if side.log and has_all_heard:
             offset = self.rng.randrange(len(side.log))
@@ -279,13 +279,13 @@ class History:
                 self.finished.add(side.log[offset])
 
     def report(self) -> None:
-        is_slave = self.rng.random() < 0.5
-        side = self.slave if is_slave else self.master
-        side.unflushed += self.rng.choice(self.members).report(side, is_slave=is_slave)
+        is_replica = self.rng.random() < 0.5
+        side = self.replica if is_replica else self.master
+        side.unflushed += self.rng.choice(self.members).report(side, is_replica=is_replica)
 
     def exchange(self) -> None:
         if self.connected:
-            for side, other in ((self.master, self.slave), (self.slave, self.master)):
+            for side, other in ((self.master, self.replica), (self.replica, self.master)):
                 if entries := side.out.take():
                     frame = ProgressEntries(entries, side.log_end)
                     self.old.append((other, frame))
@@ -298,7 +298,7 @@ class History:
             side.in_.merge(frame)
 
     def flush(self) -> None:
-        self.safe.update(self.rng.choice([self.master, self.slave]).flush())
+        self.safe.update(self.rng.choice([self.master, self.replica]).flush())
 
     def reset(self) -> None:
         if self.rng.random() < 0.3:
@@ -308,7 +308,7 @@ class History:
 
     def crash(self) -> None:
         self.connected = False
-        self.rng.choice([self.master, self.slave]).restart()
+        self.rng.choice([self.master, self.replica]).restart()
 
     def lose_tail(self) -> None:
         """The master's power goes: the end of its log is lost, and its numbers are given again."""
@@ -320,25 +320,25 @@ class History:
             self.safe.update(self.master.flush())
 
     def connect(self) -> None:
-        """A new link: the slave cuts what is its own alone, and hears everything before the first bytes."""
-        pairs = zip(self.slave.log, self.master.log, strict=False)
+        """A new link: the replica cuts what is its own alone, and hears everything before the first bytes."""
+        pairs = zip(self.replica.log, self.master.log, strict=False)
         common = next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
-        common = min(len(self.slave.log), len(self.master.log)) if common is None else common
-        if common < len(self.slave.log):
-            self.slave.flush()
-            del self.slave.log[common:]
-            self.slave.restart()
-            self.slave.flush()  # the checkpoint without which a cut is not over
+        common = min(len(self.replica.log), len(self.master.log)) if common is None else common
+        if common < len(self.replica.log):
+            self.replica.flush()
+            del self.replica.log[common:]
+            self.replica.restart()
+            self.replica.flush()  # the checkpoint without which a cut is not over
         self.old = []  # of epochs that are over: such frames are rejected
         self.master.link()
-        self.slave.link()
+        self.replica.link()
         self.connected = True
         self.exchange()
 
     def check(self) -> None:
-        at_master, at_slave = self.master.known, self.slave.known
+        at_master, at_replica = self.master.known, self.replica.known
         assert at_master is not None
-        assert at_master == at_slave
+        assert at_master == at_replica
         assert at_master.resets == self.resets, "no reset is undone"
         messages = {self.master.log[offset] for offset in finished_in(at_master)}
         if not self.resets:
@@ -446,7 +446,7 @@ class TestMerge:
         assert side.known == Progress(2).renewed(3)
 
     def test_a_group_without_an_offset_gets_one_at_once(self) -> None:
-        """Promoted without one, the slave would let it begin at the end."""
+        """Promoted without one, the replica would let it begin at the end."""
         side = Side([1, 2, 3])
         side.in_.merge(said(entry(Progress(1, ((2, 3),))), log_end=5))
         assert side.known == Progress(1)

@@ -41,7 +41,7 @@ def test_a_master_begins_a_new_epoch_whenever_it_starts() -> None:
     assert second.in_sync == first.in_sync
 
 
-def test_a_promoted_slave_begins_its_term_once() -> None:
+def test_a_promoted_replica_begins_its_term_once() -> None:
     promoted = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory()).promoted(2, BrokerRole.SYNC_MASTER)
     assert (promoted.broker_id, promoted.master_id, promoted.role) == (0, ME, BrokerRole.SYNC_MASTER)
     begun = promoted.begun(700)
@@ -49,14 +49,16 @@ def test_a_promoted_slave_begins_its_term_once() -> None:
     assert begun.begun(700).epoch == Epoch(2, 1)
 
 
-def test_a_slave_knows_who_began_its_log_and_keeps_that_when_it_is_promoted() -> None:
+def test_a_replica_knows_who_began_its_log_and_keeps_that_when_it_is_promoted() -> None:
     assert MASTER.begun(0).first_master_id == ME
-    slave = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory(), first_master_id=OTHER)
-    assert slave.promoted(2, BrokerRole.SYNC_MASTER).begun(0).first_master_id == OTHER
-    assert slave.following(Epoch(2, 0), ME, EpochHistory()).first_master_id == OTHER  # an earlier version does not tell
+    replica = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory(), first_master_id=OTHER)
+    assert replica.promoted(2, BrokerRole.SYNC_MASTER).begun(0).first_master_id == OTHER
+    assert (
+        replica.following(Epoch(2, 0), ME, EpochHistory()).first_master_id == OTHER
+    )  # an earlier version does not tell
 
 
-def test_who_steps_down_is_a_slave_without_a_place() -> None:
+def test_who_steps_down_is_a_replica_without_a_place() -> None:
     down = MASTER.begun(0).stepped_down()
     assert (down.role, down.broker_id) == (BrokerRole.SLAVE, FORMER_MASTER_ID)
     assert down.stepped_down() == down
@@ -72,9 +74,9 @@ def test_a_switch_outlives_a_restart_until_the_configuration_changes() -> None:
     assert down.started(BrokerRole.SYNC_MASTER, 0).role is BrokerRole.SLAVE
 
 
-def test_a_slave_that_its_configuration_makes_a_master_begins_a_term() -> None:
-    slave = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory())
-    master = slave.started(BrokerRole.ASYNC_MASTER, 0)
+def test_a_replica_that_its_configuration_makes_a_master_begins_a_term() -> None:
+    replica = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory())
+    master = replica.started(BrokerRole.ASYNC_MASTER, 0)
     assert (master.role, master.epoch, master.broker_id) == (BrokerRole.ASYNC_MASTER, Epoch(2, 0), 0)
     assert MASTER.begun(0).started(BrokerRole.SLAVE, 1).role is BrokerRole.SLAVE
 
@@ -99,8 +101,8 @@ def test_a_master_without_a_record_says_nothing_of_earlier_epochs() -> None:
 @pytest.mark.parametrize(("cut", "begin"), [(Cut(300), 0), (Cut(300, begin=900), 900)])
 def test_a_cut_leaves_the_epoch_that_a_master_has_begun_behind_it(cut: Cut, begin: int) -> None:
     history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500)))
-    slave = replace(SLAVE.following(Epoch(1, 2), OTHER, history), cut=cut)
-    begun = slave.started(BrokerRole.SYNC_MASTER, 0).begun(max(begin, 300), begin)
+    replica = replace(SLAVE.following(Epoch(1, 2), OTHER, history), cut=cut)
+    begun = replica.started(BrokerRole.SYNC_MASTER, 0).begun(max(begin, 300), begin)
     assert begun.after_cut().history.newest == begun.epoch == Epoch(2, 0)
     assert begun.after_cut().begun(1_000, begin).epoch == Epoch(2, 1)
 

@@ -1,4 +1,4 @@
-"""Old files of a master and its slave: what waits in them is kept until both have it again."""
+"""Old files of a master and its replica: what waits in them is kept until both have it again."""
 
 from __future__ import annotations
 
@@ -61,46 +61,46 @@ async def delivered(member: Member) -> list[bytes]:
 
 @asynccontextmanager
 async def pair_of_two(clock: SimClock) -> AsyncIterator[tuple[Network, Member, Member]]:
-    """A synchronous master and its slave, which accept nothing that only one of them has."""
-    network, master, slave = make_pair(clock, min_in_sync=2)
+    """A synchronous master and its replica, which accept nothing that only one of them has."""
+    network, master, replica = make_pair(clock, min_in_sync=2)
     await master.start()
-    await slave.start()
+    await replica.start()
     await clock.advance(1)
     assert master.at_work.replication.status().in_sync_replicas == 2
     try:
-        yield network, master, slave
+        yield network, master, replica
     finally:
-        for member in (slave, master):
+        for member in (replica, master):
             if member.broker is not None:
                 await member.stop()
 
 
-async def test_a_master_without_its_slave_deletes_nothing_beyond_the_confirm_offset() -> None:
+async def test_a_master_without_its_replica_deletes_nothing_beyond_the_confirm_offset() -> None:
     """After a crash only what was noted last is confirmed, and what waits behind that cannot be written again."""
     clock = SimClock()
-    async with pair_of_two(clock) as (_, master, slave):
+    async with pair_of_two(clock) as (_, master, replica):
         await send_waiting_and_two_files(clock, master)
-        await slave.stop(clean=False)
+        await replica.stop(clean=False)
         await master.stop(clean=False)
         await master.start()
         assert master.at_work.store.readable_end < master.at_work.store.log_end
         for _ in range(3):
             await clean(clock, master)
         assert (master.at_work.store.log_begin, master.at_work.delay.waiting(LEVEL)) == (0, 1)
-        await slave.start()
+        await replica.start()
         await clock.advance(30)
         await clean(clock, master)
         await clock.advance(30)
-        assert master.at_work.store.log_begin == slave.at_work.store.log_begin > 0
+        assert master.at_work.store.log_begin == replica.at_work.store.log_begin > 0
         await clock.advance(LEVEL_S)
-        assert await delivered(master) == await delivered(slave) == [b"x"]
+        assert await delivered(master) == await delivered(replica) == [b"x"]
 
 
-async def test_a_file_stays_until_the_slave_has_what_was_carried_out_of_it() -> None:
+async def test_a_file_stays_until_the_replica_has_what_was_carried_out_of_it() -> None:
     clock = SimClock()
-    async with pair_of_two(clock) as (network, master, slave):
+    async with pair_of_two(clock) as (network, master, replica):
         await send_waiting_and_two_files(clock, master)
-        network.cut(slave)
+        network.cut(replica)
         written = []
         for _ in range(3):
             await clean(clock, master)
@@ -111,16 +111,16 @@ async def test_a_file_stays_until_the_slave_has_what_was_carried_out_of_it() -> 
         await clock.advance(30)
         await clean(clock, master)
         await clock.advance(30)
-        assert master.at_work.store.log_begin == slave.at_work.store.log_begin > 0
+        assert master.at_work.store.log_begin == replica.at_work.store.log_begin > 0
         await clock.advance(LEVEL_S)
-        assert await delivered(master) == await delivered(slave) == [b"x"]
+        assert await delivered(master) == await delivered(replica) == [b"x"]
 
 
-async def test_a_file_stays_until_a_slave_that_lags_behind_an_asynchronous_master_has_it_and_the_copies() -> None:
+async def test_a_file_stays_until_a_replica_that_lags_behind_an_asynchronous_master_has_it_and_the_copies() -> None:
     clock = SimClock()
-    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, replica):
         await send(clock, master, delay_level=LEVEL)
-        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        await until(clock, lambda: replica.at_work.store.log_end == master.at_work.store.log_end)
         send_more = hold_log(master)
         await send_waiting_and_two_files(clock, master)
         for _ in range(2):
@@ -128,22 +128,22 @@ async def test_a_file_stays_until_a_slave_that_lags_behind_an_asynchronous_maste
             send_more()
             await clock.advance(1)
         assert master.at_work.retention.carried == 2
-        assert (master.at_work.store.log_begin, slave.at_work.store.log_begin) == (0, 0)
-        assert slave.at_work.replication.is_connected
+        assert (master.at_work.store.log_begin, replica.at_work.store.log_begin) == (0, 0)
+        assert replica.at_work.replication.is_connected
         for _ in range(20):
             send_more()
         await clock.advance(1)
         await clean(clock, master)
         assert master.at_work.store.log_begin > 0
-        await until(clock, lambda: slave.at_work.store.log_begin == master.at_work.store.log_begin)
-        await promoted(clock, network, master, slave)
+        await until(clock, lambda: replica.at_work.store.log_begin == master.at_work.store.log_begin)
+        await promoted(clock, network, master, replica)
         await clock.advance(LEVEL_S)
-        assert await delivered(slave) == [b"x", b"x"]
+        assert await delivered(replica) == [b"x", b"x"]
 
 
-async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_slave() -> None:
+async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_replica() -> None:
     clock = SimClock()
-    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, _slave):
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, _replica):
         hold_log(master)
         await send_waiting_and_two_files(clock, master)
         await clean(clock, master)
@@ -154,14 +154,14 @@ async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_slave
 
 @asynccontextmanager
 async def newcomer(
-    clock: SimClock, network: Network, master: Member, slave: Member, hold: Callable[[Member], object] = hold_log
+    clock: SimClock, network: Network, master: Member, replica: Member, hold: Callable[[Member], object] = hold_log
 ) -> AsyncIterator[Member]:
-    """A second slave, which begins where the master's log begins now, without the first file, and has no record."""
+    """A second replica, which begins where the master's log begins now, without the first file, and has no record."""
     await send_waiting_and_two_files(clock, master)
-    await slave.stop()
+    await replica.stop()
     await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
     await clean(clock, master)
-    third = Member("c:10912", clock, network, BrokerRole.SLAVE, 2, slave.options)
+    third = Member("c:10912", clock, network, BrokerRole.SLAVE, 2, replica.options)
     network.members[third.name] = third
     hold(master)
     await third.start()
@@ -171,17 +171,17 @@ async def newcomer(
     await third.stop()
 
 
-async def test_a_slave_without_records_follows_a_successor_whose_log_begins_earlier() -> None:
+async def test_a_replica_without_records_follows_a_successor_whose_log_begins_earlier() -> None:
     clock = SimClock()
-    async with pair(clock) as (network, master, slave), newcomer(clock, network, master, slave) as third:
-        await slave.start()
-        successor = (await promoted(clock, network, master, slave)).store
+    async with pair(clock) as (network, master, replica), newcomer(clock, network, master, replica) as third:
+        await replica.start()
+        successor = (await promoted(clock, network, master, replica)).store
         assert successor.log_begin == 0
         await third.stop()
-        third.options = replace(third.options, master_ha_address=slave.name)
+        third.options = replace(third.options, master_ha_address=replica.name)
         await third.start()
         await until(clock, lambda: third.broker is not None and third.broker.store.log_end == successor.log_end)
-        assert third.log_bytes == slave.log_bytes
+        assert third.log_bytes == replica.log_bytes
 
 
 async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_records(
@@ -197,8 +197,8 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
 
     clock = SimClock()
     async with (
-        pair(clock) as (network, master, slave),
-        newcomer(clock, network, master, slave, hold_all) as third,
+        pair(clock) as (network, master, replica),
+        newcomer(clock, network, master, replica, hold_all) as third,
     ):
         master.at_work.consumer_offsets.begin("g", "other", 0, 3)
         successor = (await promoted(clock, network, master, third)).store
@@ -214,7 +214,7 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
         assert known == [Progress(0, (), version_of(RENEWALS_PER_TERM, 0))] * 2  # it was not told of the topic either
 
 
-async def test_a_slave_without_records_follows_a_successor_that_gives_other_numbers(
+async def test_a_replica_without_records_follows_a_successor_that_gives_other_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The former master has told it the numbers of its queues, and the successor nothing."""
@@ -223,10 +223,10 @@ async def test_a_slave_without_records_follows_a_successor_that_gives_other_numb
         await asyncio.Event().wait()
 
     clock = SimClock()
-    async with pair(clock) as (network, master, slave), newcomer(clock, network, master, slave) as told:
+    async with pair(clock) as (network, master, replica), newcomer(clock, network, master, replica) as told:
         await until(clock, lambda: told.at_work.store.queue_end("other", 0) > 0)
         monkeypatch.setattr(ReplicaFeed, "_send_states", held)
-        successor = Member("d:10912", clock, network, BrokerRole.SLAVE, 3, slave.options)
+        successor = Member("d:10912", clock, network, BrokerRole.SLAVE, 3, replica.options)
         network.members[successor.name] = successor
         await successor.start()
         await until(clock, lambda: successor.broker is not None and successor.broker.replication.is_connected)
@@ -273,20 +273,20 @@ async def test_a_former_master_keeps_its_log_from_a_broker_that_has_never_follow
 
 async def test_the_tail_of_a_former_master_is_kept_when_its_successor_has_deleted_what_they_share() -> None:
     clock = SimClock()
-    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, replica):
         await send(clock, master)
-        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        await until(clock, lambda: replica.at_work.store.log_end == master.at_work.store.log_end)
         fork = master.at_work.store.log_end
         network.cut(master)
         await send(clock, master, size=100)
         tail = master.log_bytes[fork:]
-        await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
-        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
-        await fill_and_clean(clock, slave, LOG_FILE_BYTES)
+        await replica.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+        await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
+        await fill_and_clean(clock, replica, LOG_FILE_BYTES)
         network.heal()
-        await master.at_work.replication.superseded(Epoch(2, 0), slave.name)
-        await until(clock, lambda: status(slave).in_sync_replicas == 2)
-        assert master.log_bytes == slave.log_bytes
+        await master.at_work.replication.superseded(Epoch(2, 0), replica.name)
+        await until(clock, lambda: status(replica).in_sync_replicas == 2)
+        assert master.log_bytes == replica.log_bytes
         folder = master.at_work.store.layout.quarantine
         kept = [read_file(master.disk, folder / name) for name in master.disk.list_dir(folder) if ".tail" in name]
         assert kept == [tail]

@@ -1,4 +1,4 @@
-"""What the configuration says about replication: roles, ids, the port for slaves, and what does not go together."""
+"""What the configuration says about replication: roles, ids, the port for replicas, and what does not go together."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_every_key_reaches_the_options() -> None:
         ha_address="10.0.0.2:20912",
         master_ha_address="master:10912",
         min_in_sync_replicas=2,
-        slave_timeout_ms=4_000,
-        slave_not_catchup_ms=16_000,
+        replica_timeout_ms=4_000,
+        replica_not_catchup_ms=16_000,
         beat_interval_ms=500,
         slave_read_enable=False,
         access_message_in_memory_max_ratio=10,
@@ -49,7 +49,7 @@ def test_every_key_reaches_the_options() -> None:
     assert config.broker_options(10_911).identity.broker_id == 1
 
 
-def test_without_an_address_of_its_own_slaves_find_it_where_clients_do() -> None:
+def test_without_an_address_of_its_own_replicas_find_it_where_clients_do() -> None:
     config = parse_config({"brokerIP1": "10.0.0.1", "advertisedPort": "20911"})
     assert config.replication_options(10_912).ha_address == "10.0.0.1:10912"
     assert parse_config({}).replication_options(0).ha_address == ""
@@ -66,7 +66,7 @@ def test_without_an_address_of_its_own_slaves_find_it_where_clients_do() -> None
         ({"listenPort": "65535", "haListenPort": "1"}, 1),
     ],
 )
-def test_the_port_for_slaves_is_the_one_after_the_port_for_clients(pairs: dict[str, str], port: int) -> None:
+def test_the_port_for_replicas_is_the_one_after_the_port_for_clients(pairs: dict[str, str], port: int) -> None:
     assert parse_config(pairs).ha_listen_port == port
 
 
@@ -77,15 +77,15 @@ def test_the_port_for_slaves_is_the_one_after_the_port_for_clients(pairs: dict[s
         (SLAVE | {"brokerId": "-1"}, "brokerId=-1: a broker with brokerRole=SLAVE has one from 1"),
         (SLAVE | {"brokerId": "2147483647"}, "has one from 1 to 2147483646"),
         ({"brokerRole": "SYNC_MASTER", "brokerId": "2"}, "a broker with brokerRole=SYNC_MASTER has brokerId=0"),
-        ({"minInSyncReplicas": "2"}, "brokerRole=ASYNC_MASTER waits for no slave; allowed is 1, or more with"),
+        ({"minInSyncReplicas": "2"}, "brokerRole=ASYNC_MASTER waits for no replica; allowed is 1, or more with"),
         (SLAVE | {"minInSyncReplicas": "0"}, "minInSyncReplicas=0: allowed are 1 to 9"),
         (SLAVE | {"minInSyncReplicas": "10"}, "allowed are 1 to 9"),
         ({"haListenPort": "65536"}, "haListenPort=65536: allowed are 0 to 65535"),
         ({"listenPort": "65535"}, "haListenPort=65536: allowed are 0 to 65535"),
-        ({"haListenPort": "10911"}, "haListenPort=10911 is the listenPort; slaves need a port of their own"),
+        ({"haListenPort": "10911"}, "haListenPort=10911 is the listenPort; replicas need a port of their own"),
         ({"haMasterAddress": "nowhere"}, "haMasterAddress: 'nowhere' is not an address; write host:port"),
         ({"brokerIP2": "localhost"}, "brokerIP2: 'localhost' is not an IPv4 address"),
-        ({"brokerIP2": "0.0.0.0"}, "give one address, at which slaves reach this broker"),
+        ({"brokerIP2": "0.0.0.0"}, "give one address, at which replicas reach this broker"),
         ({"slaveTimeout": "0"}, "slaveTimeout=0: allowed are 1 to 60000"),
         ({"haSendHeartbeatInterval": "5000"}, "haSendHeartbeatInterval=5000: allowed are 10 to 2000"),
         ({"haMaxTimeSlaveNotCatchup": "1999"}, "haMaxTimeSlaveNotCatchup=1999: allowed are 2000 to 600000"),

@@ -87,7 +87,7 @@ master_events = st.one_of(
 class TestFrames:
     @given(st.builds(ReplicaFrame, epochs, replica_events))
     @settings(max_examples=50, deadline=None)
-    def test_a_slave_s_frame_arrives_as_it_was_sent(self, frame: ReplicaFrame) -> None:
+    def test_a_replica_s_frame_arrives_as_it_was_sent(self, frame: ReplicaFrame) -> None:
         wire = replica_frame_message(frame).SerializeToString()
         assert replica_frame(pb.ReplicaFrame.FromString(wire)) == frame
 
@@ -196,7 +196,7 @@ def hello() -> ReplicaHello:
 
 
 class PlayedMaster:
-    """Hands out the links of slaves; each is served until the test ends it, or the slave is gone."""
+    """Hands out the links of replicas; each is served until the test ends it, or the replica is gone."""
 
     def __init__(self) -> None:
         self.links: asyncio.Queue[MasterLink] = asyncio.Queue()
@@ -233,84 +233,84 @@ async def served() -> AsyncIterator[Wire]:
 
 class TestStream:
     async def test_frames_go_both_ways_in_their_order(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, hello()))
+        async with served() as wire, connect(wire.address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, hello()))
             master = await wire.master.links.get()
             assert master.peer.startswith("ipv4:127.0.0.1:")
             assert await master.receive() == ReplicaFrame(EPOCH, hello())
             sent = [MasterFrame(EPOCH, LogBytes(at, bytes(100), 0)) for at in range(50)]
             await asyncio.gather(*(master.send(frame) for frame in sent))
-            assert [await slave.receive() for _ in sent] == sent
+            assert [await replica.receive() for _ in sent] == sent
             reports = [ReplicaFrame(EPOCH, Report(at, at, at)) for at in range(50)]
-            await asyncio.gather(*(slave.send(frame) for frame in reports))
+            await asyncio.gather(*(replica.send(frame) for frame in reports))
             assert [await master.receive() for _ in reports] == reports
 
     async def test_the_largest_frame_goes_through(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            reporting = asyncio.create_task(slave.send(ReplicaFrame(EPOCH, ProgressEntries(bytes(DATA_BYTES_MAX)))))
+        async with served() as wire, connect(wire.address) as replica:
+            reporting = asyncio.create_task(replica.send(ReplicaFrame(EPOCH, ProgressEntries(bytes(DATA_BYTES_MAX)))))
             master = await wire.master.links.get()
             assert await master.receive() == ReplicaFrame(EPOCH, ProgressEntries(bytes(DATA_BYTES_MAX)))
             await reporting
             topics = MasterFrame(EPOCH, StateDocument("topics.json", bytes(40_000_000)))  # of 100,000 topics
             sending = asyncio.create_task(master.send(topics))
-            assert await slave.receive() == topics
+            assert await replica.receive() == topics
             await sending
             sending = asyncio.create_task(master.send(MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))))
-            assert await slave.receive() == MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))
+            assert await replica.receive() == MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))
             await sending
 
-    async def test_a_send_waits_for_a_slave_that_does_not_read(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, Follow(0)))
+    async def test_a_send_waits_for_a_replica_that_does_not_read(self) -> None:
+        async with served() as wire, connect(wire.address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, Follow(0)))
             master = await wire.master.links.get()
             frame = MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))
             sends = [asyncio.create_task(master.send(frame)) for _ in range(4)]
-            assert await slave.receive() == frame
+            assert await replica.receive() == frame
             assert not sends[-1].done()  # there is no room for it on the way
             for _ in sends[1:]:
-                assert await slave.receive() == frame
+                assert await replica.receive() == frame
             await asyncio.gather(*sends)
 
     async def test_a_receive_that_was_given_up_loses_no_frame(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+        async with served() as wire, connect(wire.address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()
             assert await master.receive() == ReplicaFrame(EPOCH, Follow(1))
-            for receiver in (master, slave):
+            for receiver in (master, replica):
                 given_up = asyncio.create_task(receiver.receive())
                 await asyncio.sleep(0)
                 given_up.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await given_up
-            await slave.send(ReplicaFrame(EPOCH, Follow(2)))
+            await replica.send(ReplicaFrame(EPOCH, Follow(2)))
             assert await master.receive() == ReplicaFrame(EPOCH, Follow(2))
             await master.send(MasterFrame(EPOCH, Rejection("no")))
-            assert await slave.receive() == MasterFrame(EPOCH, Rejection("no"))
+            assert await replica.receive() == MasterFrame(EPOCH, Rejection("no"))
 
     async def test_what_the_master_says_last_arrives_and_then_the_end(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+        async with served() as wire, connect(wire.address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()
-            await master.send(MasterFrame(EPOCH, Rejection("this broker is a slave itself")))
+            await master.send(MasterFrame(EPOCH, Rejection("this broker is a replica itself")))
             wire.master.done.set()
-            assert await slave.receive() == MasterFrame(EPOCH, Rejection("this broker is a slave itself"))
-            assert await slave.receive() is None
-            assert await slave.receive() is None
+            assert await replica.receive() == MasterFrame(EPOCH, Rejection("this broker is a replica itself"))
+            assert await replica.receive() is None
+            assert await replica.receive() is None
             with pytest.raises(LinkError, match="is gone"):
-                await slave.send(ReplicaFrame(EPOCH, Follow(2)))
+                await replica.send(ReplicaFrame(EPOCH, Follow(2)))
 
     async def test_the_streams_end_when_the_server_stops(self) -> None:
-        async with served() as wire, connect(wire.address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+        async with served() as wire, connect(wire.address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, Follow(1)))
             await wire.master.links.get()
             wire.stopping.set()
-            assert await slave.receive() is None
+            assert await replica.receive() is None
             await wire.master.cancelled.wait()
 
-    async def test_a_slave_that_goes_ends_what_serves_it(self) -> None:
+    async def test_a_replica_that_goes_ends_what_serves_it(self) -> None:
         async with served() as wire:
-            async with connect(wire.address) as slave:
-                await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+            async with connect(wire.address) as replica:
+                await replica.send(ReplicaFrame(EPOCH, Follow(1)))
                 master = await wire.master.links.get()
                 assert await master.receive() is not None
                 receiving = asyncio.create_task(master.receive())
@@ -336,11 +336,11 @@ class TestChannel:
     async def test_no_listener_is_a_link_error_at_the_first_frame(self) -> None:
         async with served() as wire:
             address = wire.address
-        async with asyncio.timeout(TIMEOUT_S), connect(address) as slave:
+        async with asyncio.timeout(TIMEOUT_S), connect(address) as replica:
             with pytest.raises(LinkError, match=f"the stream with {address} is gone"):
-                await slave.receive()
+                await replica.receive()
             with pytest.raises(LinkError, match=f"the stream with {address} is gone"):
-                await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+                await replica.send(ReplicaFrame(EPOCH, Follow(1)))
 
     async def test_what_is_no_address_is_a_link_error(self) -> None:
         with pytest.raises(LinkError, match="'nowhere' is not an address; write host:port"):
@@ -349,16 +349,16 @@ class TestChannel:
 
     async def test_a_master_that_has_stopped_for_good_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # A process under SIGSTOP, or a network that swallows: the connection stands, without an answer.
-        monkeypatch.setattr(replication, "SLAVE_KEEPALIVE_MS", 200)
-        monkeypatch.setattr(replication, "SLAVE_PING_TIMEOUT_MS", 200)
-        async with served() as wire, swallowing(wire.port) as (address, swallow), connect(address) as slave:
-            await slave.send(ReplicaFrame(EPOCH, Follow(1)))
+        monkeypatch.setattr(replication, "REPLICA_KEEPALIVE_MS", 200)
+        monkeypatch.setattr(replication, "REPLICA_PING_TIMEOUT_MS", 200)
+        async with served() as wire, swallowing(wire.port) as (address, swallow), connect(address) as replica:
+            await replica.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()
             await master.send(MasterFrame(EPOCH, Rejection("soon nothing comes any more")))
-            assert await slave.receive() is not None
+            assert await replica.receive() is not None
             swallow.set()
             with pytest.raises(LinkError, match="is gone"):
-                await slave.receive()
+                await replica.receive()
 
 
 @asynccontextmanager

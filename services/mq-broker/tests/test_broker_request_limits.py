@@ -123,7 +123,7 @@ async def test_a_request_of_a_stream_beyond_a_limit_is_rejected(
 
 
 @pytest.mark.parametrize(("_name", "path"), requests(REPLICATION, streams=True))
-def test_a_frame_of_a_slave_beyond_a_limit_is_rejected(_name: str, path: Path) -> None:
+def test_a_frame_of_a_replica_beyond_a_limit_is_rejected(_name: str, path: Path) -> None:
     with pytest.raises(ValueError):
         replica_frame(beyond(path))
 

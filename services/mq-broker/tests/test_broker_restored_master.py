@@ -46,7 +46,7 @@ async def restored_beside_replica(
 
 
 async def settle_in(clock: SimClock, master: Member) -> None:
-    """Name servers know of no other replica."""
+    """Name servers know of no other broker of the name."""
     await master.at_work.replication.accepted()
     await clock.advance(ACCEPTED_S)
     await master.at_work.replication.accepted()
@@ -169,7 +169,7 @@ async def test_a_replica_that_comes_later_tells_ways_out_that_lead_on() -> None:
         assert replica.at_work.store.queue_end("t", 0) == 3 + 3
 
 
-async def test_a_new_slave_follows_it_once_it_has_begun() -> None:
+async def test_a_new_replica_follows_it_once_it_has_begun() -> None:
     clock = SimClock()
     async with restored_beside_replica(clock) as (master, replica):
         await replica.stop()
@@ -182,7 +182,7 @@ async def test_a_new_slave_follows_it_once_it_has_begun() -> None:
         await new.stop()
 
 
-async def test_a_higher_epoch_without_a_master_does_not_make_it_a_slave_and_a_running_master_does() -> None:
+async def test_a_higher_epoch_without_a_master_does_not_make_it_a_replica_and_a_running_master_does() -> None:
     clock = SimClock()
     async with restored_beside_replica(clock) as (master, _):
         replication = master.at_work.replication

@@ -67,17 +67,17 @@ async def backed_up() -> AsyncIterator[BackedUp]:
                 await member.stop()
 
 
-async def test_a_store_that_was_put_back_as_a_slave_and_is_promoted_counts_no_report_from_before() -> None:
+async def test_a_store_that_was_put_back_as_a_replica_and_is_promoted_counts_no_report_from_before() -> None:
     async with backed_up() as pair:
-        slave = pair.again(pair.replica, draw=1)
-        await slave.start()
-        await slave.stop(clean=False)  # what it has drawn is on its disk
-        await slave.start()
-        await pair.promote(slave, 1)
-        assert await pair.offset_after(slave, pair.report) == 0
+        replica = pair.again(pair.replica, draw=1)
+        await replica.start()
+        await replica.stop(clean=False)  # what it has drawn is on its disk
+        await replica.start()
+        await pair.promote(replica, 1)
+        assert await pair.offset_after(replica, pair.report) == 0
 
 
-async def test_a_slave_of_a_master_that_was_restored_twice_counts_no_report_of_what_it_lacks() -> None:
+async def test_a_replica_of_a_master_that_was_restored_twice_counts_no_report_of_what_it_lacks() -> None:
     async with backed_up() as pair:
         drawn: dict[int, int] = {}
         for draw in range(1, 5):
@@ -109,7 +109,7 @@ async def test_a_slave_of_a_master_that_was_restored_twice_counts_no_report_of_w
         assert await pair.offset_after(pair.replica, report) == 0
 
 
-def test_a_slave_keeps_the_higher_origin() -> None:
+def test_a_replica_keeps_the_higher_origin() -> None:
     state = ReplicaState("id", BrokerRole.SLAVE, BrokerRole.SLAVE, 1, renewal_origin=700, is_restored=True)
     for told, kept in ((0, 700), (500, 700), (900, 900)):  # 0: by a master of an earlier version
         followed = state.following(state.epoch, "master", state.history, told)

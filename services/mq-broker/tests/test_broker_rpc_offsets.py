@@ -117,8 +117,8 @@ async def test_a_report_that_depends_on_more_of_the_log_is_left_out_until_it_is_
         assert await services.progress_after_all() == Progress(5)
 
 
-async def test_a_master_takes_what_a_member_of_its_own_version_says_however_far_a_slave_had_come() -> None:
-    """With SYNC_FLUSH a slave can have a tail that its master loses with its power, and tell of its end before."""
+async def test_a_master_takes_what_a_member_of_its_own_version_says_however_far_a_replica_had_come() -> None:
+    """With SYNC_FLUSH a replica can have a tail that its master loses with its power, and tell of its end before."""
     async with served() as services:
         beyond = services.log_end + 1
         await services.broker("UpdateConsumerOffset", update(queue(2, version=1 << RESETS_BITS, log_end=beyond)))

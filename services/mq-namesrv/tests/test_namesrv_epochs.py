@@ -129,7 +129,7 @@ class TestAnotherStore:
         check_invariants(table)
         assert addresses(table) == {0: "10.0.0.1:1001"}
 
-    def test_but_not_while_a_slave_knows_better(self, table: RouteTable) -> None:
+    def test_but_not_while_a_replica_knows_better(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
         close_session(table, 1, 0)
@@ -187,21 +187,21 @@ class TestOlderVersions:
         assert rejected(table, replica(A, 0), session=1).epoch == (1, 0)
 
 
-class TestSlaves:
-    def test_slave_hears_where_its_master_is_and_its_epoch(self, table: RouteTable) -> None:
+class TestReplicas:
+    def test_replica_hears_where_its_master_is_and_its_epoch(self, table: RouteTable) -> None:
         alone = register(table, replica(B, 1), session=2, now=0)
         assert (alone.ha_address, alone.master_epoch) == ("", NO_EPOCH)
         register(table, master(A, 7, 3), session=1, now=0)
         outcome = register(table, replica(B, 1, Epoch(7, 2)), session=2, now=0)
         assert (outcome.ha_address, outcome.master_epoch) == ("10.0.0.1:2001", (7, 3))
 
-    def test_epoch_of_a_slave_is_no_master_s(self, table: RouteTable) -> None:
+    def test_epoch_of_a_replica_is_no_master_s(self, table: RouteTable) -> None:
         register(table, replica(B, 1, Epoch(9, 0)), session=1, now=0)
         register(table, master(A, 7), session=2, now=0)
         assert addresses(table) == {0: "10.0.0.1:1001", 1: "10.0.0.1:1002"}
 
     @pytest.mark.mechanism("N12")
-    def test_slaves_stay_readable_without_a_master_which_is_remembered(self, table: RouteTable) -> None:
+    def test_replicas_stay_readable_without_a_master_which_is_remembered(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
         close_session(table, 1, 0)
@@ -274,8 +274,9 @@ def test_damaged_fence_is_noticed(table: RouteTable, damage: str) -> None:
 
 
 class RandomSwitches(RuleBasedStateMachine):
-    """Whatever order masters and slaves come in: the master in the route has the highest epoch ever seen, and only one
-    process ever has it. Only the process that had it can begin again with a lower one, while no other broker is there.
+    """Whatever order masters and replicas come in: the master in the route has the highest epoch ever seen, and only
+    one process ever has it. Only the process that had it can begin again with a lower one, while no other broker is
+    there.
     """
 
     def __init__(self) -> None:

@@ -86,17 +86,17 @@ def test_read_and_write_queue_counts_and_permission_are_kept_apart(table: RouteT
     assert found.queues == (("broker-a", config),)
 
 
-def test_master_and_slave_share_one_broker_name(table: RouteTable) -> None:
+def test_master_and_replica_share_one_broker_name(table: RouteTable) -> None:
     master = register(table, registration(identity()), session=1, now=0)
-    slave = register(table, registration(identity(broker_id=1)), session=2, now=0)
+    replica = register(table, registration(identity(broker_id=1)), session=2, now=0)
 
     assert addresses(table, "orders") == {"broker-a": {0: "10.0.0.1:10911", 1: "10.0.0.1:10912"}}
-    assert (master.ha_address, slave.ha_address) == ("10.0.0.1:20000", "10.0.0.1:20000")
+    assert (master.ha_address, replica.ha_address) == ("10.0.0.1:20000", "10.0.0.1:20000")
 
 
-def test_topics_of_a_slave_count_only_while_there_is_no_master(table: RouteTable) -> None:
-    slave = register(table, registration(identity(broker_id=1), ("old",), queues=2), session=1, now=0)
-    assert slave.ha_address == ""
+def test_topics_of_a_replica_count_only_while_there_is_no_master(table: RouteTable) -> None:
+    replica = register(table, registration(identity(broker_id=1), ("old",), queues=2), session=1, now=0)
+    assert replica.ha_address == ""
     assert topic_list(table) == ["old"]
 
     register(table, registration(identity(), ("new",)), session=2, now=0)
@@ -107,7 +107,7 @@ def test_topics_of_a_slave_count_only_while_there_is_no_master(table: RouteTable
     assert addresses(table, "old") == {"broker-a": {1: "10.0.0.1:10912"}}
 
 
-def test_slave_with_the_lowest_id_stands_in_for_the_master(table: RouteTable) -> None:
+def test_replica_with_the_lowest_id_stands_in_for_the_master(table: RouteTable) -> None:
     register(table, registration(identity(broker_id=2), ("two",)), session=1, now=0)
     register(table, registration(identity(broker_id=1), ("one",)), session=2, now=0)
     assert topic_list(table) == ["one"]
@@ -230,10 +230,10 @@ def test_unregistering_from_another_address_changes_nothing(table: RouteTable) -
     assert topic_list(table) == ["orders"]
 
 
-def test_slave_that_became_master_leaves_its_old_id(table: RouteTable) -> None:
-    slave = identity(broker_id=1)
-    register(table, registration(slave), session=1, now=0)
-    register(table, registration(dataclasses.replace(slave, broker_id=0)), session=2, now=0)
+def test_replica_that_became_master_leaves_its_old_id(table: RouteTable) -> None:
+    replica = identity(broker_id=1)
+    register(table, registration(replica), session=1, now=0)
+    register(table, registration(dataclasses.replace(replica, broker_id=0)), session=2, now=0)
     assert addresses(table, "orders") == {"broker-a": {0: "10.0.0.1:10912"}}
     assert close_session(table, 1, 0) == []
 

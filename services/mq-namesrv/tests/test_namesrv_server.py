@@ -102,7 +102,7 @@ async def test_registered_broker_is_in_the_route(running: Running) -> None:
     ]
 
 
-async def test_slave_learns_where_its_master_replicates(running: Running) -> None:
+async def test_replica_learns_where_its_master_replicates(running: Running) -> None:
     await open_stream(running, registration())
     stream = running.stub.RegisterBroker()
     await stream.write(registration(broker_id=1))
@@ -134,13 +134,13 @@ async def test_replaced_master_is_told_on_its_open_stream_each_time(running: Run
     assert (await register_on(new, new_request)).code == common_pb2.SUCCESS
 
 
-async def test_slave_hears_of_another_master_when_it_registers_again(running: Running) -> None:
+async def test_replica_hears_of_another_master_when_it_registers_again(running: Running) -> None:
     await open_stream(running, registration(epoch=(7, 3)))
-    slave = await open_stream(running, registration(broker_id=1))
+    replica = await open_stream(running, registration(broker_id=1))
     taking_over = registration(epoch=(8, 0), address="127.0.0.1:99")
     taking_over.ha_address = "127.0.0.1:1099"
     await open_stream(running, taking_over)
-    answer = await register_on(slave, registration(broker_id=1))
+    answer = await register_on(replica, registration(broker_id=1))
     assert (answer.code, answer.ha_address) == (common_pb2.SUCCESS, "127.0.0.1:1099")
     assert (answer.master_epoch.term, answer.master_epoch.start) == (8, 0)
 
@@ -270,7 +270,7 @@ async def test_it_says_that_it_is_uncertain_after_its_start_after_a_loss_and_whi
 
 async def test_brokers_are_listed_with_the_highest_epoch_of_their_masters(running: Running) -> None:
     await open_stream(running, registration(epoch=(7, 3)))
-    slave = await open_stream(running, registration(broker_id=1, epoch=(7, 2)))
+    replica = await open_stream(running, registration(broker_id=1, epoch=(7, 2)))
     for _ in range(2):
         (listed,) = (await running.stub.ListClusters(name_service_pb2.ListClustersRequest())).brokers
         (routed,) = (await query(running, "orders")).route.brokers
@@ -278,7 +278,7 @@ async def test_brokers_are_listed_with_the_highest_epoch_of_their_masters(runnin
         assert (listed.master_epoch.term, listed.master_epoch.start) == (7, 3)
         await running.stub.UnregisterBroker(name_service_pb2.UnregisterBrokerRequest(broker=registration().broker))
     assert dict(listed.addresses) == {1: "127.0.0.1:2"}
-    slave.cancel()
+    replica.cancel()
 
 
 async def test_unregistered_broker_is_gone_before_its_stream_ends(running: Running) -> None:

@@ -1,4 +1,4 @@
-"""haStatus and switchMaster on a master and its slave, and how the other commands show a slave."""
+"""haStatus and switchMaster on a master and its replica, and how the other commands show a replica."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ class RestlessClock(SimClock):
 class Pair:
     operator: Operator
     master: FakeBroker
-    slave: FakeBroker
+    replica: FakeBroker
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    with operated_pair() as (operator, master, slave):
-        yield Pair(operator, master, slave)
+    with operated_pair() as (operator, master, replica):
+        yield Pair(operator, master, replica)
 
 
 class TestStatus:
-    def test_a_master_and_its_slave(self, pair: Pair) -> None:
+    def test_a_master_and_its_replica(self, pair: Pair) -> None:
         pair.master.admin.replica.epoch = Epoch(7, 3)
         outcome = pair.operator("haStatus")
         assert outcome.exit_code == 0
-        master, slave = ["broker-a", "0", A, "ASYNC_MASTER"], ["broker-a", "1", B, "SLAVE"]
+        master, replica = ["broker-a", "0", A, "ASYNC_MASTER"], ["broker-a", "1", B, "SLAVE"]
         assert outcome.rows == [
             STATUS_HEAD,
             [*master, "accepted", "7.3", "1000", "1000", "-", "-", "2 (at least 1)", "1 in sync"],
-            [*slave, "by its master", "7.3", "1000", "1000", "0", "0.0 s", "yes", "connected"],
+            [*replica, "by its master", "7.3", "1000", "1000", "0", "0.0 s", "yes", "connected"],
         ]
 
     @pytest.mark.parametrize(
         ("ahead_ms", "text"), [(-3_600_000, "1 in sync, its clock -3600.0 s"), (1_999, "1 in sync")]
     )
-    def test_a_slave_whose_clock_differs(self, pair: Pair, ahead_ms: int, text: str) -> None:
-        pair.slave.admin.replica.clock_ahead_ms = ahead_ms
+    def test_a_replica_whose_clock_differs(self, pair: Pair, ahead_ms: int, text: str) -> None:
+        pair.replica.admin.replica.clock_ahead_ms = ahead_ms
         assert pair.operator("haStatus").rows[1][-1] == text
 
-    def test_a_slave_that_is_behind(self, pair: Pair) -> None:
-        replica = pair.slave.admin.replica
+    def test_a_replica_that_is_behind(self, pair: Pair) -> None:
+        replica = pair.replica.admin.replica
         replica.behind, replica.in_sync = 70, False
-        _, master, slave = pair.operator("haStatus").rows
+        _, master, row = pair.operator("haStatus").rows
         assert master[-2:] == ["1 (at least 1)", "1 70 bytes behind"]
-        assert slave[-6:] == ["930", "930", "70", "1.5 s", "no", "connected"]
+        assert row[-6:] == ["930", "930", "70", "1.5 s", "no", "connected"]
 
-    def test_a_slave_that_is_away(self, pair: Pair) -> None:
-        pair.slave.unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nothing listens"))
-        pair.slave.admin.replica.epoch = Epoch(9, 0)  # follows no master of a lower epoch
+    def test_a_replica_that_is_away(self, pair: Pair) -> None:
+        pair.replica.unary_errors[methods.GET_REPLICA_STATUS.path].append(BrokerUnreachableError("nothing listens"))
+        pair.replica.admin.replica.epoch = Epoch(9, 0)  # follows no master of a lower epoch
         outcome = pair.operator("haStatus", "-c", "fake")
         assert (outcome.exit_code, outcome.stderr) == (1, "mqadmin: broker-a: nothing listens\n")
         assert outcome.rows[1][-1] == "1 is away"
@@ -125,19 +125,19 @@ class TestSwitch:
         outcome = pair.operator(*SWITCH, "--to", B)
         assert (outcome.exit_code, outcome.stderr) == (0, f"mqadmin: {B} was the master already\n")
 
-    def test_a_slave_that_does_not_catch_up_is_not_promoted(self, pair: Pair) -> None:
-        pair.slave.admin.replica.behind = 10
+    def test_a_replica_that_does_not_catch_up_is_not_promoted(self, pair: Pair) -> None:
+        pair.replica.admin.replica.behind = 10
         outcome = pair.operator(*SWITCH, "--to", "1", "--timeout", "5")
         assert (outcome.exit_code, outcome.stdout) == (1, "")
         assert f"up to 990, not to 1000, after 5 s; {A} is the master again, in epoch 2.0" in outcome.stderr
 
     def test_one_that_is_not_in_sync_is_rejected_unless_forced(self, pair: Pair) -> None:
-        pair.slave.admin.replica.in_sync = False
+        pair.replica.admin.replica.in_sync = False
         outcome = pair.operator(*SWITCH, "--to", "1")
         assert (outcome.exit_code, outcome.stderr) == (1, f"mqadmin: {B} is not in sync: it is 0 bytes behind\n")
         assert pair.operator(*SWITCH, "--to", "1", "--force").exit_code == 0
 
-    def test_a_lost_master_is_replaced_by_the_slave(self, pair: Pair) -> None:
+    def test_a_lost_master_is_replaced_by_the_replica(self, pair: Pair) -> None:
         rejected = pair.operator(*SWITCH, "--oldMasterIsLost")
         assert (rejected.exit_code, f"the master answers, at {A}" in rejected.stderr) == (1, True)
         pair.master.down = True
@@ -165,14 +165,14 @@ class TestOtherCommands:
         rows = pair.operator("clusterList").rows
         assert [(row[2], row[3], row[-1]) for row in rows[1:]] == [("0", A, "accepted"), ("1", B, "by its master")]
 
-    def test_the_status_of_a_cluster_has_its_slaves_too(self, pair: Pair) -> None:
+    def test_the_status_of_a_cluster_has_its_replicas_too(self, pair: Pair) -> None:
         document = pair.operator("brokerStatus", "-c", "fake", "--json").json
         assert [(one["broker_id"], one["broker_address"]) for one in document["brokers"]] == [(0, A), (1, B)]
         rows = pair.operator("brokerStatus", "-b", B).rows
-        assert ["broker id", "1, a slave"] in rows
+        assert ["broker id", "1, a replica"] in rows
         assert ["writes", "by its master"] in rows
         assert ["broker id", "0, the master"] in pair.operator("brokerStatus", "-b", A).rows
 
-    def test_the_configuration_of_a_cluster_has_its_slaves_too(self, pair: Pair) -> None:
+    def test_the_configuration_of_a_cluster_has_its_replicas_too(self, pair: Pair) -> None:
         document = pair.operator("brokerConfig", "-c", "fake", "--json").json
         assert [one["broker_address"] for one in document["brokers"]] == [A, B]

@@ -2,7 +2,7 @@
 
 Invariants: started in the order name servers, brokers, services (mechanism N1), each kind ready before the next begins,
 orders before payments; stopped in reverse, and PostgreSQL, if there is one, last; after `stop` no process of the
-cluster runs. Everything on disk lies below the cluster's folder. When `start` returns, every slave has all that its
+cluster runs. Everything on disk lies below the cluster's folder. When `start` returns, every replica has all that its
 master has.
 """
 
@@ -43,8 +43,8 @@ from telemetry.settings import PROMETHEUS_PORT
 
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
-SLAVE_ID = "1"
-ANY_REPLICATION_PORT: Mapping[str, str] = MappingProxyType({"haListenPort": "0"})  # of a broker without a slave
+REPLICA_ID = "1"
+ANY_REPLICATION_PORT: Mapping[str, str] = MappingProxyType({"haListenPort": "0"})  # of a broker without a replica
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at every start
 # A half message whose end the broker did not hear of is asked for after seconds, and not after a minute.
 QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": "1000", "transactionTimeOut": "2000"})
@@ -81,7 +81,7 @@ class Cluster:
         *,
         name_servers: int = 1,
         brokers: int = 1,
-        slaves_of: str | None = None,
+        replicas_of: str | None = None,
         orders: bool = True,
         payments: bool | None = None,
         delay_levels: str = REAL_DELAY_LEVELS,
@@ -93,18 +93,18 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         metrics_port: int | None = None,
     ) -> None:
-        """`slaves_of` is the role of masters that have a slave each, ASYNC_MASTER or SYNC_MASTER; None: they have none.
-        `ports` are dealt in the order of ClusterPorts; free ones without it. Payments, with its gateway, runs where
-        orders runs, unless it is said. `environment` is for every process, such as OpenTelemetry's variables; with
-        `metrics_port` each process has a page of metrics, at this port and the ones behind it, in the order of
+        """`replicas_of` is the role of masters that have a replica each, ASYNC_MASTER or SYNC_MASTER; None: they have
+        none. `ports` are dealt in the order of ClusterPorts; free ones without it. Payments, with its gateway, runs
+        where orders runs, unless it is said. `environment` is for every process, such as OpenTelemetry's variables;
+        with `metrics_port` each process has a page of metrics, at this port and the ones behind it, in the order of
         `processes` (0: any free port each).
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
         if name_servers < 1 or not 0 <= brokers <= BROKERS_MAX:
             raise ValueError(f"a cluster has at least one name server and 0 to {BROKERS_MAX} brokers")
-        if slaves_of not in (None, ASYNC_MASTER, SYNC_MASTER):
-            raise ValueError(f"slaves_of is {slaves_of!r}; allowed are {ASYNC_MASTER} and {SYNC_MASTER}")
+        if replicas_of not in (None, ASYNC_MASTER, SYNC_MASTER):
+            raise ValueError(f"replicas_of is {replicas_of!r}; allowed are {ASYNC_MASTER} and {SYNC_MASTER}")
         payments = orders if payments is None else payments
         shop = shop or ShopSettings()
         orders_count = shop.orders if orders else 0
@@ -114,7 +114,7 @@ class Cluster:
             name_servers=name_servers,
             brokers=brokers,
             services=orders_count + payments_count + payments,
-            slaves=brokers if slaves_of else 0,
+            replicas=brokers if replicas_of else 0,
             balancers=(orders_count > 1) + (payments_count > 1),
         )
         self._environment = dict(environment or {})
@@ -127,7 +127,7 @@ class Cluster:
         self.name_server_addresses = addresses(self._ports.name_servers)
         self._frames_addresses = addresses(free_ports(name_servers))
         self.broker_addresses = addresses(self._ports.brokers)
-        self.slave_addresses = addresses(self._ports.slaves)
+        self.replica_addresses = addresses(self._ports.replicas)
         self._broker_settings = {
             "flushDiskType": flush,
             "messageDelayLevel": delay_levels,
@@ -136,8 +136,8 @@ class Cluster:
         } | dict(broker_settings or {})
         self._addresses: dict[str, str] = {}
         self.name_servers = [self._name_server(number) for number in range(name_servers)]
-        self.brokers = [self._master(number, slaves_of) for number in range(brokers)]
-        self.slaves = [self._slave(number) for number in range(len(self.slave_addresses))]
+        self.brokers = [self._master(number, replicas_of) for number in range(brokers)]
+        self.replicas = [self._replica(number) for number in range(len(self.replica_addresses))]
         self.shop = ClusterShop(
             self.folder,
             shop,
@@ -199,10 +199,10 @@ class Cluster:
     @property
     def processes(self) -> list[ManagedProcess]:
         """All, in the order in which they start."""
-        return [*self.name_servers, *self.brokers, *self.slaves, *self.shop.processes.values()]
+        return [*self.name_servers, *self.brokers, *self.replicas, *self.shop.processes.values()]
 
     def address(self, broker: ManagedProcess) -> str:
-        """host:port of a broker or slave."""
+        """host:port of a broker or replica."""
         return self._addresses[broker.name]
 
     def store_folder(self, broker: ManagedProcess) -> Path:
@@ -214,7 +214,7 @@ class Cluster:
         check_free([*self._ports.all, *self._metrics_ports()])  # another program there would be taken for ours
         try:
             await self.shop.prepare()
-            for group in (self.name_servers, [*self.brokers, *self.slaves]):
+            for group in (self.name_servers, [*self.brokers, *self.replicas]):
                 await _start_together(group)
             await self.wait_in_sync()
             await _start_together(list(self.shop.processes.values()))
@@ -268,11 +268,11 @@ class Cluster:
         await eventually(self._all_registered, REGISTER_TIMEOUT_S, "brokers registered with all name servers")
 
     async def wait_in_sync(self) -> None:
-        """Return when one of each pair is in sync with the other, whichever is the slave now.
+        """Return when one of each pair is in sync with the other, whichever is the replica now.
 
         Raises NotInTimeError, and ProcessDiedError.
         """
-        for pair in zip(self.brokers, self.slaves, strict=False):
+        for pair in zip(self.brokers, self.replicas, strict=False):
             await eventually(partial(self._is_in_sync, pair), IN_SYNC_TIMEOUT_S, f"{pair[1].name} is in sync")
 
     async def __aenter__(self) -> Self:
@@ -298,10 +298,12 @@ class Cluster:
         settings = ANY_REPLICATION_PORT if role is None else {"brokerRole": role} | self._replication_settings(number)
         return self._broker(_broker_name(number), _broker_name(number), self.broker_addresses[number], settings)
 
-    def _slave(self, number: int) -> ManagedProcess:
-        settings = {"brokerRole": SLAVE, "brokerId": SLAVE_ID} | self._replication_settings(len(self.brokers) + number)
+    def _replica(self, number: int) -> ManagedProcess:
+        settings = {"brokerRole": SLAVE, "brokerId": REPLICA_ID} | self._replication_settings(
+            len(self.brokers) + number
+        )
         name = _broker_name(number)
-        return self._broker(f"{name}-s", name, self.slave_addresses[number], settings)
+        return self._broker(f"{name}-s", name, self.replica_addresses[number], settings)
 
     def _replication_settings(self, number: int) -> dict[str, str]:
         return {"haListenPort": str(self._ports.replication[number])}
@@ -361,7 +363,7 @@ class Cluster:
 
     async def _all_registered(self) -> bool:
         known = await self._known_brokers()
-        wanted = {self.address(broker) for broker in (*self.brokers, *self.slaves) if broker.running}
+        wanted = {self.address(broker) for broker in (*self.brokers, *self.replicas) if broker.running}
         return all(wanted <= brokers for brokers in known)
 
     async def _known_brokers(self) -> list[set[str]]:

@@ -86,7 +86,7 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
     begin = time.monotonic()
     cluster = Cluster(
         config.folder,
-        slaves_of=SYNC_MASTER,
+        replicas_of=SYNC_MASTER,
         delay_levels=with_payment_window(config.payment_window),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         broker_settings=QUICK_CHECKS,
@@ -108,7 +108,7 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
         cluster.processes,
         stopped,
         time.monotonic() - begin,
-        logs_differ_at=first_difference(*_stores(cluster), shopped.logs.slave_durable_end),
+        logs_differ_at=first_difference(*_stores(cluster), shopped.logs.replica_durable_end),
     )
     replace(left, lateness_ms_by_level=shopped.lateness_ms_by_level).write(config.folder)
     (config.folder / "summary.json").write_text(summary.to_json(), encoding="utf-8")
@@ -120,9 +120,9 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
 
 
 def _stores(cluster: Cluster) -> tuple[Path, Path]:
-    """Where master and slave keep their messages."""
-    (master,), (slave,) = cluster.brokers, cluster.slaves
-    return cluster.store_folder(master), cluster.store_folder(slave)
+    """Where master and replica keep their messages."""
+    (master,), (replica,) = cluster.brokers, cluster.replicas
+    return cluster.store_folder(master), cluster.store_folder(replica)
 
 
 class _Demonstration:
@@ -155,7 +155,7 @@ class _Demonstration:
             books=await read_books(self._shop, self._desk),
             invariants=await standing.results(),
             messages_stored=await self._messages_stored(),
-            logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.slave_addresses[0]),
+            logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.replica_addresses[0]),
             lateness_ms_by_level=await measured_lateness(self._cluster),
         )
 

@@ -1,4 +1,4 @@
-"""Master and slave of one name: are their logs the same?
+"""Master and replica of one name: are their logs the same?
 
 Two witnesses: the status of both brokers, while there are no writes, and their files, once they have ended.
 """
@@ -18,55 +18,55 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PairLogs:
-    """Bytes of the log at one moment, and the master's epoch; `confirm_offset` and `in_sync` as the slave has heard
+    """Bytes of the log at one moment, and the master's epoch; `confirm_offset` and `in_sync` as the replica has heard
     them from its master.
     """
 
     epoch: str
     master_end: int
-    slave_end: int
-    slave_durable_end: int
+    replica_end: int
+    replica_durable_end: int
     confirm_offset: int
     in_sync: bool
 
     @property
     def are_the_same(self) -> bool:
-        """Whether the slave has everything on disk, and consumers may see all of it there."""
-        ends = {self.master_end, self.slave_end, self.slave_durable_end, self.confirm_offset}
+        """Whether the replica has everything on disk, and consumers may see all of it there."""
+        ends = {self.master_end, self.replica_end, self.replica_durable_end, self.confirm_offset}
         return self.in_sync and len(ends) == 1
 
 
-async def pair_logs(master: str, slave: str) -> PairLogs | None:
+async def pair_logs(master: str, replica: str) -> PairLogs | None:
     """What the brokers at host:port say; None when one does not answer.
 
-    The slave is asked first: of a log that grows meanwhile it never seems to have all.
+    The replica is asked first: of a log that grows meanwhile it never seems to have all.
     """
-    following, leading = await replica_status(slave), await replica_status(master)
+    following, leading = await replica_status(replica), await replica_status(master)
     if following is None or leading is None:
         return None
     return PairLogs(
         epoch=f"{leading.epoch.term}.{leading.epoch.start}",
         master_end=leading.log_end,
-        slave_end=following.log_end,
-        slave_durable_end=following.durable_end,
+        replica_end=following.log_end,
+        replica_durable_end=following.durable_end,
         confirm_offset=following.confirm_offset,
         in_sync=following.connected and following.in_sync,
     )
 
 
-async def settled_logs(master: str, slave: str, timeout_s: float = SETTLE_TIMEOUT_S) -> PairLogs:
+async def settled_logs(master: str, replica: str, timeout_s: float = SETTLE_TIMEOUT_S) -> PairLogs:
     """As soon as they are the same, or as they are when the time is over. Raises ProcessError without an answer."""
     seen: list[PairLogs] = []
 
     async def same() -> bool:
-        if (logs := await pair_logs(master, slave)) is not None:
+        if (logs := await pair_logs(master, replica)) is not None:
             seen.append(logs)
         return logs is not None and logs.are_the_same
 
     with suppress(NotInTimeError):
-        await eventually(same, timeout_s, "the same log at master and slave")
+        await eventually(same, timeout_s, "the same log at master and replica")
     if not seen:
-        raise ProcessError(f"the master at {master} or its slave at {slave} does not answer")
+        raise ProcessError(f"the master at {master} or its replica at {replica} does not answer")
     return seen[-1]
 
 

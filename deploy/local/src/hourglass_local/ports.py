@@ -31,14 +31,14 @@ def check_free(ports: Iterable[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPorts:
-    """`replication` are those at which brokers are reached by their slaves: of the brokers, then of the slaves.
+    """`replication` are those at which brokers are reached by their replicas: of the brokers, then of the replicas.
     `balancers` are those before the instances of a service.
     """
 
     name_servers: Sequence[int]
     brokers: Sequence[int]
     services: Sequence[int]
-    slaves: Sequence[int]
+    replicas: Sequence[int]
     replication: Sequence[int]
     balancers: Sequence[int]
 
@@ -50,14 +50,14 @@ class ClusterPorts:
         name_servers: int,
         brokers: int,
         services: int,
-        slaves: int,
+        replicas: int,
         balancers: int = 0,
     ) -> ClusterPorts:
         """From `ports`, in the order of the fields, or from free ones.
 
         Raises ValueError for another number of ports than there is need for, OSError without free ports.
         """
-        counts = (name_servers, brokers, services, slaves, 2 * slaves, balancers)
+        counts = (name_servers, brokers, services, replicas, 2 * replicas, balancers)
         if ports is None:
             ports = free_ports(sum(counts))
         if len(ports) != sum(counts):
@@ -68,7 +68,7 @@ class ClusterPorts:
     @property
     def all(self) -> list[int]:
         """Every port of the cluster."""
-        return [*self.name_servers, *self.brokers, *self.services, *self.slaves, *self.replication, *self.balancers]
+        return [*self.name_servers, *self.brokers, *self.services, *self.replicas, *self.replication, *self.balancers]
 
 
 def addresses(ports: Sequence[int]) -> list[str]:

@@ -287,9 +287,9 @@ async def replica_status(broker: str) -> admin_service_pb2.GetReplicaStatusRespo
         return await probe.status()
 
 
-async def is_in_sync(slave: str) -> bool:
-    """Whether the slave at host:port has heard from its master that it has everything."""
-    status = await replica_status(slave)
+async def is_in_sync(replica: str) -> bool:
+    """Whether the replica at host:port has heard from its master that it has everything."""
+    status = await replica_status(replica)
     return status is not None and status.connected and status.in_sync
 
 

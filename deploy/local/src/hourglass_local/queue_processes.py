@@ -115,12 +115,12 @@ class ConfiguredBroker:
         return f"{LOOPBACK}:{self.port}"
 
     @property
-    def is_slave(self) -> bool:
+    def is_replica(self) -> bool:
         return self.written.get("brokerRole") == "SLAVE"
 
 
 class ConfiguredCluster:
-    """An async context manager; inside, all brokers are known to the name server, and all slaves are in sync."""
+    """An async context manager; inside, all brokers are known to the name server, and all replicas are in sync."""
 
     def __init__(self, source: Path, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         """The files in `source`; everything on disk goes to `folder`. `settings` win over the files of all brokers.
@@ -149,11 +149,11 @@ class ConfiguredCluster:
         """For mqclient."""
         return f"mq://{self.name_server_address}"
 
-    def slave_of(self, name: str) -> ConfiguredBroker | None:
+    def replica_of(self, name: str) -> ConfiguredBroker | None:
         """Of the broker of this file name, which is a master's."""
         master = self.brokers[name].written["brokerName"]
-        slaves = [one for one in self.brokers.values() if one.is_slave and one.written["brokerName"] == master]
-        return slaves[0] if slaves else None
+        replicas = [one for one in self.brokers.values() if one.is_replica and one.written["brokerName"] == master]
+        return replicas[0] if replicas else None
 
     async def __aenter__(self) -> Self:
         try:
@@ -176,7 +176,7 @@ class ConfiguredCluster:
             await broker.process.wait_ready()
         await wait_known(self._name_server_port, *(broker.port for broker in self.brokers.values()))
         for name, broker in self.brokers.items():
-            if broker.is_slave:
+            if broker.is_replica:
                 await eventually(partial(is_in_sync, broker.address), IN_SYNC_TIMEOUT_S, f"{name} is in sync")
 
     async def _stop(self) -> None:

@@ -151,7 +151,7 @@ class Summary:
     that were asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if
     gateway, database of payments and orders agree; `stock_before` and `stock_after` are the units on sale.
     `lateness_ms_by_level` is what the broker itself says of its delay levels, of which 16 is the time to pay.
-    `logs_identical` says that the slave had everything on disk, and that its log is the master's byte for byte.
+    `logs_identical` says that the replica had everything on disk, and that its log is the master's byte for byte.
     """
 
     orders_placed: int
@@ -179,7 +179,7 @@ class Summary:
     lateness_ms_by_level: Mapping[str, LevelLateness]
     messages_stored: int
     log_bytes: int
-    slave_log_bytes: int
+    replica_log_bytes: int
     logs_identical: bool
     processes: dict[str, ProcessUsage]
     leftover_processes: int
@@ -230,7 +230,7 @@ def summarize(
         lateness_ms_by_level=dict(shopped.lateness_ms_by_level),
         messages_stored=shopped.messages_stored,
         log_bytes=shopped.logs.master_end,
-        slave_log_bytes=shopped.logs.slave_durable_end,
+        replica_log_bytes=shopped.logs.replica_durable_end,
         logs_identical=shopped.logs.are_the_same and logs_differ_at is None,
         processes={process.name: _usage(process) for process in processes},
         leftover_processes=len(stopped.leftover),
@@ -251,7 +251,7 @@ def problems(summary: Summary, shopped: Shopped, stopped: StopReport) -> list[st
     found += money_problems(books)
     found += shopped.violations
     if not summary.logs_identical:
-        found.append(f"the logs of broker-a and its slave are not the same: {shopped.logs}")
+        found.append(f"the logs of broker-a and its replica are not the same: {shopped.logs}")
     found += _show_problems(summary, shopped)
     if stopped.killed:
         found.append(f"had to be killed to stop: {', '.join(stopped.killed)}")
@@ -306,10 +306,10 @@ def print_report(console: Console, summary: Summary, shopped: Shopped, folder: P
     console.print(_outcome(summary, shopped), _invariants(shopped), _processes(summary), sep="\n")
     console.print(
         f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
-        " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the shop's pages are then at"
+        " commit log) and broker-a-s-store/ (the replica's).\n`make up` keeps it running; the shop's pages are then at"
         " http://127.0.0.1:8001/shop, its interfaces are described at http://127.0.0.1:8001/docs and"
         " http://127.0.0.1:8002/docs, and `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and"
-        " slave.",
+        " replica.",
         highlight=False,
         soft_wrap=True,
     )
@@ -342,7 +342,7 @@ def _outcome(summary: Summary, shopped: Shopped) -> Table:
     table.add_row("stock conserved", "yes" if summary.stock_conserved else "NO")
     table.add_row("closed late by, p50 / p99 / max", f"{lateness.p50:,} / {lateness.p99:,} / {lateness.max:,} ms")
     table.add_row("messages stored", f"{summary.messages_stored:,}")
-    table.add_row("log of broker-a / of its slave", f"{summary.log_bytes:,} / {summary.slave_log_bytes:,} bytes")
+    table.add_row("log of broker-a / of its replica", f"{summary.log_bytes:,} / {summary.replica_log_bytes:,} bytes")
     table.add_row("both logs are the same, byte for byte", "yes" if summary.logs_identical else "NO")
     table.add_row("duration", f"{summary.duration_s:.1f} s")
     return table

@@ -16,9 +16,9 @@ from hourglass_local.process import ManagedProcess, ProcessDiedError
 
 NAME_SERVER_PORT, BROKER_PORT = 9876, 10911  # these are the services' own defaults
 ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT = 8001, 8002, 8003
-SLAVE_PORT, REPLICATION_PORT, SLAVES_REPLICATION_PORT = 10921, 10912, 10922  # as in deploy/conf/one-pair
-SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT, SLAVE_PORT)
-USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, SLAVES_REPLICATION_PORT)
+REPLICA_PORT, REPLICATION_PORT, REPLICAS_REPLICATION_PORT = 10921, 10912, 10922  # as in deploy/conf/one-pair
+SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT, REPLICA_PORT)
+USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, REPLICAS_REPLICATION_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 RESTARTS_MAX, RESTARTS_WINDOW_S = 3, 60.0  # of one process
 SHOP = ShopSettings(rate_limit="600/60", sandbox_sign_in=True, sample_catalogue=True)
@@ -74,7 +74,7 @@ async def run_up(
     begin = time.monotonic()
     cluster = Cluster(
         folder,
-        slaves_of=SYNC_MASTER,
+        replicas_of=SYNC_MASTER,
         delay_levels=delay_levels,
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         shop=SHOP,
@@ -100,7 +100,7 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
         " --subject buyer-1 --role buyer\n"
         f"  queue        {cluster.url}\n"
         f"  broker       {', '.join(cluster.broker_addresses)}\n"
-        f"  its slave    {', '.join(cluster.slave_addresses)}   .venv/bin/python -m mqadmin haStatus -n"
+        f"  its replica  {', '.join(cluster.replica_addresses)}  .venv/bin/python -m mqadmin haStatus -n"
         f" {cluster.name_server_addresses[0]}\n"
         f"{_metrics(cluster)}"
         f"  files, logs  {cluster.folder}\n"

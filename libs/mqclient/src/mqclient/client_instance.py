@@ -172,7 +172,7 @@ class ClientInstance:
     def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
         """Ids and addresses of the brokers that serve reads of this name, the best first; empty without a route.
 
-        The one with the wanted id, else the master, else a slave; those that could not be reached just now come last.
+        The one with the wanted id, else the master, else a replica; those that could not be reached just now come last.
         """
         return self._brokers.readers(broker_name, wanted_id)
 
@@ -188,7 +188,7 @@ class ClientInstance:
     async def wait_for_sessions(self, seconds: float) -> bool:
         """Wait until every broker has answered the newest heartbeat; say whether all have accepted it.
 
-        Of each name its master, or its slaves while it has none.
+        Of each name its master, or its replicas while it has none.
         """
         return await self._brokers.wait_for_answers(seconds)
 
@@ -247,8 +247,8 @@ class ClientInstance:
 
     def heartbeat(self, address: str) -> broker_pb.Heartbeat:
         """All groups of this client that concern the broker at `address`."""
-        to_slave = self.routes.broker_name(address) is not None and not self.routes.is_master(address)
-        return self._registrations.heartbeat(to_slave=to_slave)
+        to_replica = self.routes.broker_name(address) is not None and not self.routes.is_master(address)
+        return self._registrations.heartbeat(to_replica=to_replica)
 
     def session_opened(self, address: str) -> None:
         """A broker knows this client now, so its member lists are worth asking for."""
@@ -284,7 +284,7 @@ class ClientInstance:
         self._brokers.heartbeat_all()
 
     async def _persist_consumer_offsets(self) -> None:
-        if self.routes.lack_masters:  # so that what slaves do now goes back to the masters as soon as they are there
+        if self.routes.lack_masters:  # so that what replicas do now goes back to the masters as soon as they are there
             await self.routes.refresh_brokers()
         await asyncio.gather(*(consumer.persist_offsets() for consumer in self._registrations.consumers.values()))
 

@@ -154,14 +154,14 @@ class RouteTable:
 
     @property
     def lack_masters(self) -> bool:
-        """Whether a broker is known of which only slaves are there."""
+        """Whether a broker is known of which only replicas are there."""
         return any(addresses and MASTER_ID not in addresses for addresses in self._brokers.values())
 
     def master_addresses(self) -> set[str]:
         return {addresses[MASTER_ID] for addresses in self._brokers.values() if MASTER_ID in addresses}
 
     def all_addresses(self) -> set[str]:
-        """Of masters and slaves."""
+        """Of masters and replicas."""
         return set(self._names)
 
     def broker_names(self) -> list[str]:
@@ -169,7 +169,7 @@ class RouteTable:
         return sorted(self._brokers)
 
     def broker_name(self, address: str) -> str | None:
-        """The name of the broker whose master or slave listens there."""
+        """The name of the broker whose master or replica listens there."""
         return self._names.get(address)
 
     def is_master(self, address: str) -> bool:

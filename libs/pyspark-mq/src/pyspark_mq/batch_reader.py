@@ -37,7 +37,7 @@ def read_plan(options: ReadOptions, schema: StructType, wanted: Wanted) -> ReadP
 
 def client_key(options: ReadOptions) -> ClientKey:
     """The key of the client for these options."""
-    return ClientKey(options.url, options.group, options.read_from_slave)
+    return ClientKey(options.url, options.group, options.read_from_replica)
 
 
 class BatchReader(DataSourceReader):
@@ -165,10 +165,10 @@ def within_bounds(
     found = {}
     for queue, (first, last) in {queue: (begin[queue], ends[queue]) for queue in begin}.items():
         start, stop, bound = first, last, bounds[queue]
-        if first < bound.first and first < last and not bound.by_slave:
+        if first < bound.first and first < last and not bound.by_replica:
             start = min(bound.first, last)
             report_loss(queue, first, start, f"the queue begins at offset {bound.first} now", fail=fail_on_data_loss)
-        if last > bound.end and start < last and not bound.by_slave:
+        if last > bound.end and start < last and not bound.by_replica:
             stop = max(bound.end, start)
             report_loss(queue, stop, last, f"the queue ends at offset {bound.end}", fail=fail_on_data_loss)
         if start < stop:

@@ -1,7 +1,7 @@
 """Clients of the queue in Spark's processes, how long they wait, and what a cluster says about its queues.
 
-Masters are asked which queues there are, and which offsets they have, for a slave may be behind; only while a broker
-has no master its slave answers, and then the end that it tells is not the last word.
+Masters are asked which queues there are, and which offsets they have, for a replica may be behind; only while a broker
+has no master its replica answers, and then the end that it tells is not the last word.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ClientKey:
 
     url: str
     group: str = ""
-    prefers_slaves: bool = False
+    prefers_replicas: bool = False
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Client:
 
     def __post_init__(self) -> None:
         group = self.key.group or TOOLS_CONSUMER_GROUP
-        self.consumer = SyncPullConsumer(group, self.key.url, prefers_slaves=self.key.prefers_slaves)
+        self.consumer = SyncPullConsumer(group, self.key.url, prefers_replicas=self.key.prefers_replicas)
         self.admin = SyncAdmin(self.key.url)
         self.consumer.start()
         self.admin.start()
@@ -155,13 +155,13 @@ if hasattr(os, "register_at_fork"):
 class Bounds:
     """The first offset that can be read, and the offset of the next message to come.
 
-    `by_slave`: only a slave could be asked, and there may be more. `is_closed`: its topic's permission or number of
+    `by_replica`: only a replica could be asked, and there may be more. `is_closed`: its topic's permission or number of
     read queues does not allow to read it now, or its broker is away, and then the offsets are 0.
     """
 
     first: int
     end: int
-    by_slave: bool = False
+    by_replica: bool = False
     is_closed: bool = False
 
 
@@ -223,12 +223,12 @@ class QueueBounds:
         except BrokerUnavailableError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-            stats = {}  # no master has it, so the brokers that have it are slaves
+            stats = {}  # no master has it, so the brokers that have it are replicas
         closed = {queue: replace(stats[queue], is_closed=True) for queue in known & stats.keys()}
-        return closed | {queue: stats.get(queue) or self._by_slave(queue) for queue in queues}
+        return closed | {queue: stats.get(queue) or self._by_replica(queue) for queue in queues}
 
-    def _by_slave(self, queue: MessageQueue) -> Bounds:
-        return Bounds(self.client.consumer.min_offset(queue), self.client.consumer.max_offset(queue), by_slave=True)
+    def _by_replica(self, queue: MessageQueue) -> Bounds:
+        return Bounds(self.client.consumer.min_offset(queue), self.client.consumer.max_offset(queue), by_replica=True)
 
     def _check_whole(self, topic: str) -> None:
         """Raise BrokerAwayError while a broker that had the topic a moment ago is away: nothing tells of its queues."""
@@ -261,7 +261,7 @@ class QueueBounds:
         return sorted(names - masters)
 
     def filters_by_sql(self, broker_names: Collection[str]) -> bool:
-        """Whether every broker of these names, masters and slaves, evaluates conditions in SQL92."""
+        """Whether every broker of these names, masters and replicas, evaluates conditions in SQL92."""
 
         def ask() -> bool:
             admin = self.client.admin

@@ -319,7 +319,7 @@ class ReadOptions:
     min_offsets_per_trigger: int
     max_trigger_delay_s: float
     group: str
-    read_from_slave: bool
+    read_from_replica: bool
     include_properties: bool
     pull_batch_size: int
     pull_timeout_s: float
@@ -353,7 +353,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_offsets_per_trigger=least,
         max_trigger_delay_s=values.duration_ms("maxTriggerDelay", 15 * 60 * 1_000) / 1_000,
         group=values.group("group"),
-        read_from_slave=values.boolean("readFromSlave", default=False),
+        read_from_replica=values.boolean("readFromSlave", default=False),
         include_properties=values.boolean("includeProperties", default=True),
         pull_batch_size=values.count("pullBatchSize", PULL_MESSAGES_MAX, most=PULL_MESSAGES_MAX),
         pull_timeout_s=values.count("pullTimeoutMs", 60_000) / 1_000,

@@ -132,12 +132,12 @@ class RangeReader:
     def _asked_of_master(self, offset: int) -> _Nothing:
         """Why nothing was given at `offset`, with `is_end` only if the master says that its queue ends there.
 
-        What was pulled from may be a slave, which is not believed about what it does not have.
+        What was pulled from may be a replica, which is not believed about what it does not have.
         """
         try:
             _, end = self._client.admin.queue_offsets(self._queue)
         except MQClientError as error:
-            return _Nothing(f"only a slave has answered, which does not have it, and no master: {error}", error)
+            return _Nothing(f"only a replica has answered, which does not have it, and no master: {error}", error)
         return _nothing_there(offset, end)
 
     def _pull_frame(self, offset: int) -> PulledFrame:

@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             self._closed.discard(queue)
             ends[queue] = max(offset, bound.end)
-            if bound.end < offset and not bound.by_slave:
+            if bound.end < offset and not bound.by_replica:
                 why = f"they were read before, and the queue ends at offset {bound.end} now"
                 report_loss(queue, bound.end, offset, why, fail=self._options.fail_on_data_loss)
                 ends[queue] = bound.end  # what comes will have the offsets of what is gone

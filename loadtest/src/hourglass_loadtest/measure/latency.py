@@ -131,12 +131,12 @@ async def _broker_lateness(url: str, level: int) -> dict[str, float]:
     raise MeasureError(f"the broker says nothing of its delay level {level}")
 
 
-# How far a slave is behind its asynchronous master while a producer sends as fast as it can.
+# How far a replica is behind its asynchronous master while a producer sends as fast as it can.
 #
-# The slave is asked again and again how far it is. A message's lag is the time from its acknowledgement until the first
-# answer in which the slave has it, so that it is never too small, and too large by one interval of looking at the most;
-# what a slave has before the acknowledgement has no lag. In bytes, it is what was acknowledged at the time of an
-# answer, and is not in it.
+# The replica is asked again and again how far it is. A message's lag is the time from its acknowledgement until the
+# first answer in which the replica has it, so that it is never too small, and too large by one interval of looking at
+# the most; what a replica has before the acknowledgement has no lag. In bytes, it is what was acknowledged at the time
+# of an answer, and is not in it.
 
 LOOK_INTERVAL_S = 0.005
 ALL_THERE_TIMEOUT_S = 60.0
@@ -145,33 +145,33 @@ Seen = tuple[float, int]  # a time on perf_counter, and a log offset
 
 
 async def lag(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
-    """Raises MeasureError when the slave does not answer, or never gets everything."""
+    """Raises MeasureError when the replica does not answer, or never gets everything."""
     await make_topic(url, TOPIC, workload)
-    async with ReplicaProbe(await _slave_address(url)) as probe, Producer(GROUP, url) as producer:
+    async with ReplicaProbe(await _replica_address(url)) as probe, Producer(GROUP, url) as producer:
         await send_all(producer, TOPIC, workload.warm_up_messages, workload)
-        watch = _SlaveWatch(probe, durable=workload.flush is Flush.SYNC_FLUSH)
+        watch = _ReplicaWatch(probe, durable=workload.flush is Flush.SYNC_FLUSH)
         looking = asyncio.create_task(watch.look_for_ever())
         try:
             cpu, begin = CpuUse(broker), time.perf_counter()
             acknowledged = await _send(producer, workload)
             seconds, cpu_seconds = time.perf_counter() - begin, cpu.per_1000(workload.messages)
-            await eventually(lambda: watch.has(acknowledged[-1][1]), ALL_THERE_TIMEOUT_S, "the slave has everything")
+            await eventually(lambda: watch.has(acknowledged[-1][1]), ALL_THERE_TIMEOUT_S, "the replica has everything")
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
     return {"msg_per_s": workload.messages / seconds, **lag_metrics(acknowledged, watch.seen), **cpu_seconds}
 
 
-async def _slave_address(url: str) -> str:
+async def _replica_address(url: str) -> str:
     async with Admin(url) as admin:
-        slaves = [broker.address for broker in await admin.cluster_list() if broker.broker_id]
-    if len(slaves) != 1:
-        raise MeasureError(f"the name server knows {len(slaves)} slaves, not one")
-    return slaves[0]
+        replicas = [broker.address for broker in await admin.cluster_list() if broker.broker_id]
+    if len(replicas) != 1:
+        raise MeasureError(f"the name server knows {len(replicas)} replicas, not one")
+    return replicas[0]
 
 
-class _SlaveWatch:
-    """What a slave has acknowledged: what it has on disk, or what it has written. `seen` has every answer."""
+class _ReplicaWatch:
+    """What a replica has acknowledged: what it has on disk, or what it has written. `seen` has every answer."""
 
     def __init__(self, probe: ReplicaProbe, *, durable: bool) -> None:
         self._probe = probe
@@ -185,7 +185,7 @@ class _SlaveWatch:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def has(self, log_offset: int) -> bool:
-        """Whether the slave has the record that begins there."""
+        """Whether the replica has the record that begins there."""
         return bool(self.seen) and self.seen[-1][1] > log_offset
 
 
@@ -229,6 +229,6 @@ def lag_metrics(acknowledged: Sequence[Seen], seen: Sequence[Seen]) -> dict[str,
 
 
 def _bytes_behind(acknowledged_at: Sequence[float], furthest: Sequence[int], at: float, end: int) -> int:
-    """From where the slave ends to the beginning of the last record that was acknowledged by then."""
+    """From where the replica ends to the beginning of the last record that was acknowledged by then."""
     count = bisect_right(acknowledged_at, at)
     return max(0, furthest[count - 1] - end) if count else 0

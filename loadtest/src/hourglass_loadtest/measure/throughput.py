@@ -136,7 +136,7 @@ async def memory(url: str, workload: Workload, broker: BrokerMeter) -> dict[str,
 
 
 async def fill(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
-    """Messages a second into a broker whose slave is away."""
+    """Messages a second into a broker whose replica is away."""
     await make_topic(url, TOPIC, workload)
     async with Producer(GROUP, url) as producer:
         begin = time.perf_counter()

@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser, *, rate_per_s: float, seconds: 
     parser.add_argument(
         "--database", choices=(SQLITE, POSTGRESQL), default=SQLITE, help="of local processes; %(default)s"
     )
-    parser.add_argument("--pair", action="store_true", help="a broker with a slave instead of a single one")
+    parser.add_argument("--pair", action="store_true", help="a broker with a replica instead of a single one")
     parser.add_argument(
         "--payment-window", type=_window, default=PAYMENT_WINDOW, metavar="S", help="level 16; %(default)s, not 30m"
     )
@@ -230,7 +230,7 @@ async def target_of(options: LoadOptions, console: Console, *, quick_retries: bo
 def _cluster(folder: Path, options: LoadOptions, *, quick_retries: bool) -> Cluster:
     return Cluster(
         folder,
-        slaves_of=SYNC_MASTER if options.pair else None,
+        replicas_of=SYNC_MASTER if options.pair else None,
         delay_levels=with_payment_window(options.payment_window, quick_retries=quick_retries),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         shop=ShopSettings(
@@ -317,10 +317,10 @@ async def remembered_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
 
 def leave(cluster: Cluster, lateness: Mapping[str, LevelLateness], keep_mib: int) -> str:
     """Once everything has ended; returns a sentence that says what stays. Raises OSError."""
-    if not all(cluster.store_folder(broker).is_dir() for broker in (*cluster.brokers, *cluster.slaves)):
+    if not all(cluster.store_folder(broker).is_dir() for broker in (*cluster.brokers, *cluster.replicas)):
         return f"Nothing is left in {cluster.folder}: the brokers have not started."
-    for slave in cluster.slaves:
-        shutil.rmtree(cluster.store_folder(slave))  # the same messages once more
+    for replica in cluster.replicas:
+        shutil.rmtree(cluster.store_folder(replica))  # the same messages once more
     used_mib = _used_bytes(cluster.folder) / MIB
     if used_mib <= keep_mib:
         replace(Left.of(cluster), lateness_ms_by_level=lateness).write(cluster.folder)

@@ -118,7 +118,7 @@ def _add_session(command: argparse.ArgumentParser) -> None:
 def _add_queue(command: argparse.ArgumentParser) -> None:
     command.add_argument("--namesrv-addr", required=True, metavar="HOST:PORT", help="name servers, separated by ;")
     command.add_argument("--group", default="", help="consumer group that shows how far this has read; none")
-    command.add_argument("--from-slave", action="store_true", help="read from slaves where there are any")
+    command.add_argument("--from-slave", action="store_true", help="read from replicas where there are any")
     command.add_argument(
         "--offsets-per-batch", type=_count, default=OFFSETS_PER_BATCH, metavar="N", help="at most; %(default)s"
     )

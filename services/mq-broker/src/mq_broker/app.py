@@ -120,7 +120,7 @@ class BrokerProcess:
 
     Start: ports, store (recovery), what goes on by itself, services, a look at the advertised address, registration;
     health says SERVING last, whatever the role. Stop: the name servers take the routes back, health says NOT_SERVING,
-    every frame that was read is answered and the streams end, running calls get `STOP_GRACE_S`, then the slaves'
+    every frame that was read is answered and the streams end, running calls get `STOP_GRACE_S`, then the replicas'
     streams end, because what was answered may have waited for them, and the store closes cleanly.
 
     A role is for one life: where it changes, or the log has to be cut, the process begins another one on the same
@@ -175,7 +175,7 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     budget = process.descriptors
     options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
     server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
-    ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
+    ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.replica_connections)))
     frames = FramesService(span=frames_call_span)
     host = config.bind_address
     process.port = await _listen(process, add_port(server), process.port, Address(host, config.listen_port))
@@ -190,7 +190,7 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     parts.enter_context(process.metrics.showing(broker))
     running = await parts.enter_async_context(_job(broker.run(), "broker"))
 
-    await _serve_slaves(parts, broker, ha_server)
+    await _serve_replicas(parts, broker, ha_server)
     registration = _registration(process, broker)
     broker.route_notices.announce = registration.announce
     in_force = _configuration(process, broker, registration)
@@ -207,7 +207,7 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
     telling = await parts.enter_async_context(_job(watch_health(health_service, broker.store, process.clock), "health"))
     log.info(
-        "broker %s, %s in epoch %s, listens on %s:%d, for frames on port %d, for slaves on port %d",
+        "broker %s, %s in epoch %s, listens on %s:%d, for frames on port %d, for replicas on port %d",
         config.broker_name, broker.replication.role.name, broker.replication.epoch, host, process.port,
         process.frames_port, process.ha_port,
         extra={
@@ -252,7 +252,7 @@ def _configuration(
     return ReloadableConfig(process.source, process.config, apply)
 
 
-async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.Server) -> None:
+async def _serve_replicas(parts: AsyncExitStack, broker: Broker, server: grpc.aio.Server) -> None:
     stopping = asyncio.Event()
     service = ReplicationService(broker.replication, stopping)
     replication_service_pb2_grpc.add_ReplicationServiceServicer_to_server(service, server)

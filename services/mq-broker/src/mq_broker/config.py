@@ -95,17 +95,17 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
         "longPollingEnable shortPollingTimeMills notifyConsumerIdsChangedEnable",
     ),
     **ignored(
-        "a stream to each slave carries log and small states; haSendHeartbeatInterval and slaveTimeout are its times",
+        "a stream to each replica carries log and small states; haSendHeartbeatInterval and slaveTimeout are its times",
         "haHousekeepingInterval haTransferBatchSize maxHaTransferByteInSecond haFlowControlEnable offsetCheckInSlave"
         " duplicationEnable syncMasterFlushOffsetWhenStartup",
     ),
     **ignored(
-        "a SYNC_MASTER waits for every slave of its in-sync set: minInSyncReplicas and haMaxTimeSlaveNotCatchup",
+        "a SYNC_MASTER waits for every replica of its in-sync set: minInSyncReplicas and haMaxTimeSlaveNotCatchup",
         "haSlaveFallbehindMax haMaxGapNotInSync totalReplicas inSyncReplicas allAckInSyncStateSet"
         " enableAutoInSyncReplicas checkSyncStateSetPeriod syncBrokerMemberGroupPeriod",
     ),
     **ignored(
-        "an operator changes masters, by mqadmin switchMaster, and a slave serves reads only",
+        "an operator changes masters, by mqadmin switchMaster, and a replica serves reads only",
         "enableSlaveActingMaster enableRemoteEscape brokerElectionPriority brokerHeartbeatInterval"
         " brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis dLegerGroup dLegerPeers dLegerSelfId"
         " preferredLeaderId",
@@ -164,7 +164,7 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
 
 COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
 REPLICAS_MAX = 9  # of one broker name, the master among them
-BEAT_INTERVAL_MS_MAX = 2_000  # a slave takes 5 s of silence for the end of the link
+BEAT_INTERVAL_MS_MAX = 2_000  # a replica takes 5 s of silence for the end of the link
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared with, not listened on
 
 
@@ -183,15 +183,15 @@ class BrokerConfig:
 
     A broker listens on bindAddress:listenPort and is reached at brokerIP1:advertisedPort; an advertisedPort of 0 is the
     listenPort, a listenPort of 0 any free one. framesListenPort and advertisedFramesPort are the same for RocketMQ's
-    frames. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
+    frames. Replicas reach it at brokerIP2:haListenPort; an empty brokerIP2 is
     brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort,
     framesListenPort, advertisedFramesPort, advertisedAddressCheck,
     unconsumedDeleteGuard, topicCountMax, subscriptionGroupCountMax, autoCreatedTopicsPerClient,
     autoCreatedGroupsPerClient, responseMemoryBytesMax, diskFreeBytesEnough and logLevel are Hourglass's own keys.
     Values marked `reloadable` may change while the broker runs.
 
-    Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a slave here takes 5 s of silence for
-    the end of the link, and slaveReadEnable (false there).
+    Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a replica here takes 5 s of silence
+    for the end of the link, and slaveReadEnable (false there).
     """
 
     broker_cluster_name: str = key(default="DefaultCluster", important=True)
@@ -317,8 +317,8 @@ class BrokerConfig:
             )
         if role is BrokerRole.ASYNC_MASTER and self.min_in_sync_replicas > 1:
             raise ConfigError(
-                f"minInSyncReplicas={self.min_in_sync_replicas}: brokerRole={role.name} waits for no slave; allowed is "
-                "1, or more with brokerRole=SYNC_MASTER or SLAVE"
+                f"minInSyncReplicas={self.min_in_sync_replicas}: brokerRole={role.name} waits for no replica; allowed "
+                "is 1, or more with brokerRole=SYNC_MASTER or SLAVE"
             )
 
     def _check_replication(self) -> None:
@@ -331,7 +331,9 @@ class BrokerConfig:
         )
         self._check_range("accessMessageInMemoryMaxRatio", self.access_message_in_memory_max_ratio, 1, 100)
         if self.ha_listen_port and self.ha_listen_port == self.listen_port:
-            raise ConfigError(f"haListenPort={self.ha_listen_port} is the listenPort; slaves need a port of their own")
+            raise ConfigError(
+                f"haListenPort={self.ha_listen_port} is the listenPort; replicas need a port of their own"
+            )
 
     def _check_store(self) -> None:
         if self.mapped_file_size_consume_queue % CQ_ENTRY.size:
@@ -348,7 +350,7 @@ class BrokerConfig:
             raise ConfigError(f"bindAddress={self.bind_address!r} is neither an IPv4 address nor a host name")
         self._check_ip("brokerIP1", self.broker_ip, "clients")
         if self.broker_ip2:
-            self._check_ip("brokerIP2", self.broker_ip2, "slaves")
+            self._check_ip("brokerIP2", self.broker_ip2, "replicas")
         if self.ha_master_address:
             try:
                 parse_address(self.ha_master_address)
@@ -373,7 +375,7 @@ class BrokerConfig:
         return Address(self.broker_ip, self.advertised_frames_port or frames_port)
 
     def ha_advertised(self, ha_port: int) -> Address:
-        """Where slaves reach the broker that listens for them on `ha_port`."""
+        """Where replicas reach the broker that listens for them on `ha_port`."""
         return Address(self.broker_ip2 or self.broker_ip, ha_port)
 
     @property
@@ -423,8 +425,8 @@ class BrokerConfig:
             ha_address=str(self.ha_advertised(ha_port)) if ha_port else "",
             master_ha_address=self.ha_master_address,
             min_in_sync_replicas=self.min_in_sync_replicas,
-            slave_timeout_ms=self.slave_timeout,
-            slave_not_catchup_ms=self.ha_max_time_slave_not_catchup,
+            replica_timeout_ms=self.slave_timeout,
+            replica_not_catchup_ms=self.ha_max_time_slave_not_catchup,
             beat_interval_ms=self.ha_send_heartbeat_interval,
             slave_read_enable=self.slave_read_enable,
             is_registered=bool(self.name_servers),
@@ -469,7 +471,7 @@ def parse_config(pairs: Mapping[str, str], own_ip: Callable[[], str] = own_ipv4)
     """The configuration from the pairs of file and command line. Raises ConfigError.
 
     Without brokerIP1 the broker is reached where it listens, and at the machine's own address when that is everywhere.
-    Without haListenPort it listens for slaves on the port after listenPort, as RocketMQ does, so that brokers of one
+    Without haListenPort it listens for replicas on the port after listenPort, as RocketMQ does, so that brokers of one
     machine do not meet there; on any free one when listenPort is 0.
     """
     listens_on = pairs.get("bindAddress", BrokerConfig().bind_address)

@@ -52,7 +52,7 @@ class BrokerMetrics:
         self._ack = meter.create_histogram(
             "hourglass.replication.ack.duration",
             "s",
-            "The longest wait for the in-sync slaves that a confirmation has ended",
+            "The longest wait for the in-sync replicas that a confirmation has ended",
             explicit_bucket_boundaries_advisory=WAIT_BOUNDS_S,
         )
 
@@ -125,7 +125,7 @@ def single(name: str, unit: str, description: str, read: Callable[[Broker], floa
 
 
 def _lag(broker: Broker) -> Iterable[Point]:
-    """By group and topic, over the queues in which the group has begun; a slave leaves it to its master to tell."""
+    """By group and topic, over the queues in which the group has begun; a replica leaves it to its master to tell."""
     if broker.store.follows:
         return []
     lags = Counter[tuple[str, str]]()
@@ -166,7 +166,7 @@ def _waiting(broker: Broker) -> Iterable[Point]:
 DELAYS_GAUGES = (Instrument("hourglass.delay.waiting", "{message}", "Messages that wait", _waiting),)
 
 
-# Replication: the broker's role and epoch, how far it is behind, and how far its slaves are.
+# Replication: the broker's role and epoch, how far it is behind, and how far its replicas are.
 
 ROLE = "hourglass.replication.role"
 
@@ -175,14 +175,14 @@ def _own(name: str, unit: str, description: str, read: Callable[[HaStatus], floa
     return single(name, unit, description, lambda broker: read(broker.replication.status()))
 
 
-def _of_slaves(name: str, unit: str, description: str, read: Callable[[ReplicaStatus], float]) -> Instrument:
+def _of_replicas(name: str, unit: str, description: str, read: Callable[[ReplicaStatus], float]) -> Instrument:
     def points(broker: Broker) -> Iterable[Point]:
-        for slave in broker.replication.status().replicas:
+        for replica in broker.replication.status().replicas:
             yield (
-                read(slave),
+                read(replica),
                 {
-                    "hourglass.replication.slave.id": slave.broker_id,
-                    "hourglass.replication.slave.replica": slave.replica_id,
+                    "hourglass.replication.slave.id": replica.broker_id,
+                    "hourglass.replication.slave.replica": replica.replica_id,
                 },
             )
 
@@ -207,23 +207,25 @@ OWN_GAUGES = (
         "hourglass.replication.in_sync.replicas", "{replica}", "In sync, the master too", lambda s: s.in_sync_replicas
     ),
     _own("hourglass.replication.in_sync", NO_UNIT, "1 while it is in the in-sync set", lambda s: s.in_sync),
-    _own("hourglass.replication.connected", NO_UNIT, "1 while a slave hears from its master", lambda s: s.connected),
-    _own("hourglass.replication.lag.size", "By", "How far a slave is behind, as it has heard", lambda s: s.lag_bytes),
-    _own("hourglass.replication.lag.time", "s", "How long ago a slave had everything", lambda s: s.lag_seconds),
+    _own("hourglass.replication.connected", NO_UNIT, "1 while a replica hears from its master", lambda s: s.connected),
+    _own("hourglass.replication.lag.size", "By", "How far a replica is behind, as it has heard", lambda s: s.lag_bytes),
+    _own("hourglass.replication.lag.time", "s", "How long ago a replica had everything", lambda s: s.lag_seconds),
     _own(
         "hourglass.replication.clock.ahead",
         "s",
-        "How far a slave's wall clock is ahead of its master's",
+        "How far a replica's wall clock is ahead of its master's",
         lambda s: s.clock_ahead_ms / 1_000,
     ),
 )
-# Of a master's slaves, each with its own attributes.
-SLAVE_GAUGES = (
-    _of_slaves("hourglass.replication.slave.connected", NO_UNIT, "1 while it is connected", lambda s: s.connected),
-    _of_slaves("hourglass.replication.slave.in_sync", NO_UNIT, "1 while it is in sync", lambda s: s.in_sync),
-    _of_slaves("hourglass.replication.slave.lag.size", "By", "How far it is behind", lambda s: s.lag_bytes),
-    _of_slaves("hourglass.replication.slave.lag.time", "s", "How long ago it had everything", lambda s: s.lag_seconds),
-    _of_slaves(
+# Of a master's replicas, each with its own attributes.
+REPLICA_GAUGES = (
+    _of_replicas("hourglass.replication.slave.connected", NO_UNIT, "1 while it is connected", lambda s: s.connected),
+    _of_replicas("hourglass.replication.slave.in_sync", NO_UNIT, "1 while it is in sync", lambda s: s.in_sync),
+    _of_replicas("hourglass.replication.slave.lag.size", "By", "How far it is behind", lambda s: s.lag_bytes),
+    _of_replicas(
+        "hourglass.replication.slave.lag.time", "s", "How long ago it had everything", lambda s: s.lag_seconds
+    ),
+    _of_replicas(
         "hourglass.replication.slave.clock.ahead",
         "s",
         "How far its wall clock is ahead of the master's",
@@ -232,7 +234,7 @@ SLAVE_GAUGES = (
 )
 REPLICATION_GAUGES = (
     *OWN_GAUGES,
-    *SLAVE_GAUGES,
+    *REPLICA_GAUGES,
     Instrument(ROLE, NO_UNIT, "1 for the role that the broker has", _roles),
 )
 

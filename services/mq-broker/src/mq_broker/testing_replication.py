@@ -214,19 +214,19 @@ class Network:
         self._server = server
 
     @asynccontextmanager
-    async def connect(self, slave: Member, address: str) -> AsyncIterator[MemoryLink]:
-        """A link from a slave to the member that listens there."""
+    async def connect(self, replica: Member, address: str) -> AsyncIterator[MemoryLink]:
+        """A link from a replica to the member that listens there."""
         master = self.members.get(address)
         if self._server is not None:
             serve = self._server
-        elif master is not None and master.broker is not None and not {slave.name, address} & self.cut_off:
+        elif master is not None and master.broker is not None and not {replica.name, address} & self.cut_off:
             serve = master.broker.replication.serve
         else:
             raise LinkError(f"nothing answers at {address}")
-        near, far = MemoryLink(address), MemoryLink(slave.name)
+        near, far = MemoryLink(address), MemoryLink(replica.name)
         near.other, far.other = far, near
-        self._links.append((slave, master, near))
-        task = asyncio.create_task(self._serve(serve, far), name=f"{slave.name} at {address}")
+        self._links.append((replica, master, near))
+        task = asyncio.create_task(self._serve(serve, far), name=f"{replica.name} at {address}")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         try:
@@ -243,8 +243,8 @@ class Network:
 
     def break_links(self, member: Member) -> None:
         """Break every link of this member."""
-        for slave, master, link in self._links:
-            if member in (slave, master):
+        for replica, master, link in self._links:
+            if member in (replica, master):
                 link.break_now()
 
     def cut(self, member: Member) -> None:
@@ -264,25 +264,27 @@ def make_pair(
     flush: FlushDiskType = FlushDiskType.SYNC_FLUSH,
     min_in_sync: int = 1,
 ) -> tuple[Network, Member, Member]:
-    """A master and a slave that looks for it, neither of them started."""
+    """A master and a replica that looks for it, neither of them started."""
     network, options = Network(), ReplicationOptions(min_in_sync_replicas=min_in_sync)
     master = Member("a:10912", clock, network, role, 0, options, flush)
-    slave = Member("b:10912", clock, network, BrokerRole.SLAVE, 1, replace(options, master_ha_address="a:10912"), flush)
-    network.members = {member.name: member for member in (master, slave)}
-    return network, master, slave
+    replica = Member(
+        "b:10912", clock, network, BrokerRole.SLAVE, 1, replace(options, master_ha_address="a:10912"), flush
+    )
+    network.members = {member.name: member for member in (master, replica)}
+    return network, master, replica
 
 
 @asynccontextmanager
 async def pair(clock: SimClock, **options: Any) -> AsyncIterator[tuple[Network, Member, Member]]:
-    """Both at work, the slave in sync; `options` are those of `make_pair`."""
-    network, master, slave = make_pair(clock, **options)
+    """Both at work, the replica in sync; `options` are those of `make_pair`."""
+    network, master, replica = make_pair(clock, **options)
     await master.start()
-    await slave.start()
+    await replica.start()
     await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
     try:
-        yield network, master, slave
+        yield network, master, replica
     finally:
-        for member in (slave, master):
+        for member in (replica, master):
             if member.broker is not None:
                 await member.stop()
 
@@ -306,12 +308,12 @@ async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def promoted(clock: SimClock, network: Network, master: Member, slave: Member) -> Broker:
-    """The master is lost, and the slave is the master, alone."""
+async def promoted(clock: SimClock, network: Network, master: Member, replica: Member) -> Broker:
+    """The master is lost, and the replica is the master, alone."""
     network.cut(master)
-    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
-    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
-    return slave.at_work
+    await replica.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
+    return replica.at_work
 
 
 def hold_log(master: Member) -> Callable[[], None]:
@@ -364,14 +366,14 @@ async def running_store(
             await store.close()
 
 
-async def copy_all(master: MessageStore, slave: MessageStore, rng: Rng, *, chunk_bytes_max: int = 20_000) -> int:
-    """Everything that the slave lacks, in chunks of any size; returns how many there were."""
+async def copy_all(master: MessageStore, replica: MessageStore, rng: Rng, *, chunk_bytes_max: int = 20_000) -> int:
+    """Everything that the replica lacks, in chunks of any size; returns how many there were."""
     chunks = 0
-    while slave.log_end < master.log_end:
-        chunk = await master.log_feed.read(slave.log_end, rng.randrange(1, chunk_bytes_max))
-        slave.append_copy(slave.log_end, chunk.data)
-        if slave.log_end != chunk.end:
-            raise AssertionError(f"the slave's log ends at {slave.log_end}, what was sent at {chunk.end}")
+    while replica.log_end < master.log_end:
+        chunk = await master.log_feed.read(replica.log_end, rng.randrange(1, chunk_bytes_max))
+        replica.append_copy(replica.log_end, chunk.data)
+        if replica.log_end != chunk.end:
+            raise AssertionError(f"the replica's log ends at {replica.log_end}, what was sent at {chunk.end}")
         chunks += 1
     return chunks
 

@@ -201,6 +201,6 @@ def observe(meter: Meter, table: RouteTable, route_queries: Mapping[bool, int]) 
     def queries(_: CallbackOptions) -> Iterable[Observation]:
         return [Observation(count, {ROUTE_FOUND: found}) for found, count in route_queries.items()]
 
-    meter.create_observable_gauge("hourglass.namesrv.brokers", [brokers], "{broker}", "Brokers, slaves included")
+    meter.create_observable_gauge("hourglass.namesrv.brokers", [brokers], "{broker}", "Brokers, replicas included")
     meter.create_observable_gauge("hourglass.namesrv.topics", [topics], "{topic}", "Topics that have a route")
     meter.create_observable_counter("hourglass.namesrv.route.queries", [queries], "{query}", "Queries for routes")

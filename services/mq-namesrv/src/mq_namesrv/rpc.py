@@ -76,7 +76,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """One broker's stream: registrations of one request or several; the end of the stream is the broker's end.
 
-        Each request has one answer, and there is no other: a slave hears of another master when it registers again. A
+        Each request has one answer, and there is no other: a replica hears of another master when it registers again. A
         master that was replaced is told so, each time, and its stream stays open. One beyond `BROKER_STREAMS_MAX` is
         rejected, and so is one on which nothing comes.
 

@@ -41,7 +41,7 @@ SERVICE = "hourglass-dev"
 NAME_SERVER_PORT, BROKER_PORT = 9876, 10911
 EXIT_STOPPED, EXIT_FAILED = 0, 1
 READY_TIMEOUT_S, READY_INTERVAL_S = 30.0, 0.01
-# What differs from a broker of its own: no slave, small files, and a disk that others fill too. key=value wins.
+# What differs from a broker of its own: no replica, small files, and a disk that others fill too. key=value wins.
 SETTINGS: Mapping[str, str] = {
     "haListenPort": "0",
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),  # 1 GiB by default, allocated at every start

@@ -46,7 +46,7 @@ def cluster_list(
 
     async def question(admin: Admin) -> Answers[BrokerStatus]:
         while True:
-            answers = await ask_status(admin, cluster=cluster, slaves=True)
+            answers = await ask_status(admin, cluster=cluster, replicas=True)
             if interval is None:
                 return answers
             show({}, _cluster_table(answers, world.clock.wall_ms(), more_stats=more_stats), as_json=False)
@@ -103,7 +103,7 @@ def broker_status(
     require_one_target(broker_address, cluster)
 
     answers = World.of(context).ask(
-        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster, slaves=True)
+        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster, replicas=True)
     )
     document = {
         "brokers": [{**broker_fields(broker), **_status_fields(status)} for broker, status in answers.given],
@@ -118,7 +118,7 @@ def _status_tables(broker: ClusterBroker, status: BrokerStatus) -> list[Table]:
     values = {
         "broker id": f"{broker.broker_id}, the master"
         if broker.broker_id == MASTER_ID
-        else f"{broker.broker_id}, a slave",
+        else f"{broker.broker_id}, a replica",
         "started": time_text(status.boot_timestamp_ms),
         "messages put": status.messages_put,
         "messages got": status.messages_got,
@@ -189,7 +189,7 @@ def broker_config(
     require_one_target(broker_address, cluster)
 
     async def question(admin: Admin) -> Answers[dict[str, str]]:
-        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, slaves=True)
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, replicas=True)
         return await ask_each(brokers, lambda broker: admin.broker_config(broker.address))
 
     answers = World.of(context).ask(name_servers, question)

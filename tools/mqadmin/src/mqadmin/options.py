@@ -53,7 +53,7 @@ Cluster = Annotated[
 ]
 WholeCluster = Annotated[
     str | None,
-    typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All brokers of this cluster, slaves too."),
+    typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All brokers of this cluster, replicas too."),
 ]
 DelayMs = Annotated[
     int | None,

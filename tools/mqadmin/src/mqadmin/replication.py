@@ -1,4 +1,4 @@
-"""haStatus, switchMaster: masters and slaves as they are, and another master by an operator's decision."""
+"""haStatus, switchMaster: masters and replicas as they are, and another master by an operator's decision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Broker = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", metavar="BROKER", help="Only this broker, by its name or address.")
 ]
 BrokerName = Annotated[
-    str, typer.Option("-b", "--brokerName", metavar="BROKER", help="The name that master and slaves share.")
+    str, typer.Option("-b", "--brokerName", metavar="BROKER", help="The name that master and replicas share.")
 ]
 To = Annotated[
     str | None,
@@ -34,7 +34,7 @@ OldMasterIsLost = Annotated[
     typer.Option(
         "--oldMasterIsLost",
         metavar=NO_VALUE,
-        help="The old master is gone for good; without --to the slave that has most becomes the master.",
+        help="The old master is gone for good; without --to the replica that has most becomes the master.",
     ),
 ]
 Force = Annotated[
@@ -62,7 +62,7 @@ def ha_status(
     interval: Interval = None,
     as_json: AsJson = False,
 ) -> None:
-    """Masters and slaves: the roles, the epochs, and how far slaves are behind."""
+    """Masters and replicas: the roles, the epochs, and how far replicas are behind."""
     if interval is not None and as_json:
         raise typer.BadParameter("-i repeats a table and --json is one document; choose one")
     world = World.of(context)
@@ -99,12 +99,12 @@ def switch_master(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a slave the master: the old one stops, the slave gets the rest, they swap roles; nothing is lost.
+    """Make a replica the master: the old one stops, the replica gets the rest, they swap roles; nothing is lost.
 
     A switch that was broken off is finished by the same command, or taken back by one to the old master.
     """
     target = _target(to, old_master_is_lost=old_master_is_lost)
-    target_text = "the slave that has most" if to is None else to
+    target_text = "the replica that has most" if to is None else to
     lost = ", and lose what only the old master has" if old_master_is_lost else ""
     confirm(f"Make {target_text} the master of {broker_name}{lost}?", yes=yes)
     outcome = World.of(context).ask(
@@ -183,7 +183,7 @@ def _identity(broker: ClusterBroker) -> tuple[Cell, ...]:
 
 def _status_cells(status: HaStatus) -> tuple[Cell, ...]:
     is_master = status.role.is_master
-    slaves = ", ".join(map(_slave_text, status.replicas))
+    replicas = ", ".join(map(_replica_text, status.replicas))
     return (
         status.role.name,
         "accepted" if status.writable else "refused" if is_master else "by its master",
@@ -193,17 +193,19 @@ def _status_cells(status: HaStatus) -> tuple[Cell, ...]:
         None if is_master else status.lag_bytes,
         None if is_master else f"{status.lag_seconds:.1f} s",
         f"{status.in_sync_replicas} (at least {status.min_in_sync_replicas})" if is_master else status.in_sync,
-        (slaves or "none") if is_master else "connected" if status.connected else "not connected",
+        (replicas or "none") if is_master else "connected" if status.connected else "not connected",
     )
 
 
-def _slave_text(slave: ReplicaStatus) -> str:
-    if not slave.connected:
-        return f"{slave.broker_id} is away"
-    text = f"{slave.broker_id} in sync" if slave.in_sync else f"{slave.broker_id} {slave.lag_bytes} bytes behind"
-    if abs(slave.clock_ahead_ms) < CLOCK_TOLD_MS:
+def _replica_text(replica: ReplicaStatus) -> str:
+    if not replica.connected:
+        return f"{replica.broker_id} is away"
+    text = (
+        f"{replica.broker_id} in sync" if replica.in_sync else f"{replica.broker_id} {replica.lag_bytes} bytes behind"
+    )
+    if abs(replica.clock_ahead_ms) < CLOCK_TOLD_MS:
         return text
-    return f"{text}, its clock {slave.clock_ahead_ms / 1_000:+.1f} s"
+    return f"{text}, its clock {replica.clock_ahead_ms / 1_000:+.1f} s"
 
 
 def _status_fields(status: HaStatus) -> dict[str, Any]:
@@ -249,10 +251,19 @@ def _replica_fields(replica: ReplicaStatus) -> dict[str, Any]:
 
 
 def _switch_table(outcome: MasterSwitch) -> Table:
-    slaves = ", ".join(f"{broker_id}: {address}" for broker_id, address in outcome.slaves)
+    replicas = ", ".join(f"{broker_id}: {address}" for broker_id, address in outcome.replicas)
     return Table(
         ("broker", "master", "role", "epoch", "from offset", "slaves now"),
-        [(outcome.broker_name, outcome.master, outcome.role.name, str(outcome.epoch), outcome.log_end, slaves or None)],
+        [
+            (
+                outcome.broker_name,
+                outcome.master,
+                outcome.role.name,
+                str(outcome.epoch),
+                outcome.log_end,
+                replicas or None,
+            )
+        ],
     )
 
 
@@ -264,5 +275,5 @@ def _switch_fields(outcome: MasterSwitch) -> dict[str, Any]:
         "epoch": str(outcome.epoch),
         "log_end": outcome.log_end,
         "promoted": outcome.promoted,
-        "slaves": [{"broker_id": broker_id, "broker_address": address} for broker_id, address in outcome.slaves],
+        "slaves": [{"broker_id": broker_id, "broker_address": address} for broker_id, address in outcome.replicas],
     }

@@ -140,11 +140,11 @@ async def started_consumer(
 
 @contextmanager
 def operated_pair() -> Iterator[tuple[Operator, FakeBroker, FakeBroker]]:
-    """An operator of a fake master and its slave `broker-a`, with those two; what they do is FakeReplica's."""
+    """An operator of a fake master and its replica `broker-a`, with those two; what they do is FakeReplica's."""
     cluster = _HastyCluster()
     with operated(cluster) as operator:
-        master, slave = make_pair(cluster, "broker-a")
-        yield operator, master, slave
+        master, replica = make_pair(cluster, "broker-a")
+        yield operator, master, replica
 
 
 class _HastyClock(SimClock):

@@ -65,9 +65,10 @@ def require_one_target(broker_address: str | None, cluster: str | None) -> None:
 
 
 async def brokers_of(
-    admin: Admin, *, broker_address: str | None = None, cluster: str | None = None, slaves: bool = False
+    admin: Admin, *, broker_address: str | None = None, cluster: str | None = None, replicas: bool = False
 ) -> list[ClusterBroker]:
-    """The broker at the address or of the name, or those of one cluster, or all; masters, unless slaves are wanted too.
+    """The broker at the address or of the name, or those of one cluster, or all; masters, unless replicas are wanted
+    too.
 
     A broker that no name server knows can still be asked at its address; its names are empty. Raises NoRouteError for a
     cluster without brokers, and MQClientError.
@@ -77,12 +78,12 @@ async def brokers_of(
         found = [one for one in known if one.address == broker_address]
         return found[:1] or [ClusterBroker("", "", MASTER_ID, broker_address)]
     if broker_address is not None:
-        found = [one for one in known if one.broker_name == broker_address and (slaves or one.broker_id == MASTER_ID)]
+        found = [one for one in known if one.broker_name == broker_address and (replicas or one.broker_id == MASTER_ID)]
         if not found:
             names = ", ".join(sorted({one.broker_name for one in known})) or "none"
             raise NoRouteError(f"no broker {broker_address!r} is registered; brokers are: {names}")
         return found
-    found = [one for one in known if cluster in (None, one.cluster_name) and (slaves or one.broker_id == MASTER_ID)]
+    found = [one for one in known if cluster in (None, one.cluster_name) and (replicas or one.broker_id == MASTER_ID)]
     if cluster is not None and not found:
         names = ", ".join(sorted({one.cluster_name for one in known})) or "none"
         raise NoRouteError(f"no broker of a cluster {cluster!r} is registered; clusters are: {names}")
@@ -127,10 +128,10 @@ async def ask_each(brokers: Sequence[ClusterBroker], step: Callable[[ClusterBrok
 
 
 async def ask_status(
-    admin: Admin, *, broker_address: str | None = None, cluster: str | None = None, slaves: bool = False
+    admin: Admin, *, broker_address: str | None = None, cluster: str | None = None, replicas: bool = False
 ) -> Answers[BrokerStatus]:
     """What each of these brokers says of itself; which ones they are, and what is raised, as in `brokers_of`."""
-    brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, slaves=slaves)
+    brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, replicas=replicas)
     return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
 
 

@@ -54,8 +54,9 @@ class Epoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
-    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
+    """A replica as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the replica
+    had everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while
+    unknown.
     """
 
     replica_id: str
@@ -75,8 +76,8 @@ class ReplicaStatus:
 class HaStatus:
     """One broker process; `address` is where it was asked.
 
-    `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why. Of a
-    slave are `in_sync`, `connected` and the lags, as far as it has heard from its master; of a master are `replicas`.
+    `writable` is False for a replica, and for a master that has stepped down or was superseded; `reason` says why. Of a
+    replica are `in_sync`, `connected` and the lags, as far as it has heard from its master; of a master are `replicas`.
     """
 
     cluster_name: str
@@ -102,7 +103,7 @@ class HaStatus:
     ha_address: str
     master_ha_address: str
     replicas: tuple[ReplicaStatus, ...] = ()
-    clock_ahead_ms: int = 0  # of a slave
+    clock_ahead_ms: int = 0  # of a replica
 
     @property
     def leads(self) -> bool:
@@ -111,7 +112,7 @@ class HaStatus:
 
     @property
     def has_lost_its_place(self) -> bool:
-        """Whether it was the master and is not a slave yet: it has stepped down, or was superseded."""
+        """Whether it was the master and is not a replica yet: it has stepped down, or was superseded."""
         return not self.leads and (self.role.is_master or self.broker_id == FORMER_MASTER_ID)
 
     @property
@@ -207,7 +208,7 @@ class ReplicaCalls:
         )
         await answer_of(self.target_at(address), PROMOTE, request)
 
-    async def become_slave(self, address: str, broker_id: int, master: HaStatus) -> None:
+    async def become_replica(self, address: str, broker_id: int, master: HaStatus) -> None:
         request = admin_pb.BecomeSlaveRequest(
             broker_id=broker_id, master_ha_address=master.ha_address, epoch=master.epoch.to_wire()
         )

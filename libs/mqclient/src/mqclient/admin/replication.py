@@ -1,6 +1,7 @@
-"""Masters and slaves: their status, and a change of masters step by step.
+"""Masters and replicas: their status, and a change of masters step by step.
 
-    the old master steps down -> the target has its whole log -> the target is promoted -> the old one becomes its slave
+    the old master steps down -> the target has its whole log -> the target is promoted -> the old one becomes its
+    replica
 
 What has to be done is decided from what the replicas say of themselves.
 
@@ -39,8 +40,8 @@ from mqclient.errors import (
 )
 from mqclient.name_servers import MASTER_ID
 
-# What a slave is expected to get: that much every modest disk writes. A plan that was too hopeful does no harm, for the
-# old master is promoted again when the slave has not caught up in time.
+# What a replica is expected to get: that much every modest disk writes. A plan that was too hopeful does no harm, for
+# the old master is promoted again when the replica has not caught up in time.
 CATCH_UP_BYTES_PER_S = 16 * 1024 * 1024
 AFTER_A_LOSS = "repeat the switch with old_master_is_lost=True (mqadmin: --oldMasterIsLost)"
 
@@ -52,7 +53,7 @@ class SwitchPlan:
     """`target` becomes the master of `term`, unless it is (`promote` is False then).
 
     `giver` steps down first, and the target has to have its whole log; None when no master is left. Afterwards the
-    `leftovers` become slaves, each with the id beside it.
+    `leftovers` become replicas, each with the id beside it.
     """
 
     target: HaStatus
@@ -72,10 +73,10 @@ def plan_switch(answers: Sequence[HaAnswer], to: int | str, *, force: bool, time
         return _plan(answers, target, giver=None, promote=False)
     if target.has_lost_its_place and not target.connected:
         raise IllegalStateError(
-            f"{target.address} has lost its place as master and is not a slave yet; "
-            f"switch to {leader.address}, the master, which makes a slave of it"
+            f"{target.address} has lost its place as master and is not a replica yet; "
+            f"switch to {leader.address}, the master, which makes a replica of it"
         )
-    _check_slave(leader, target, force=force, timeout_s=timeout_s)
+    _check_replica(leader, target, force=force, timeout_s=timeout_s)
     return _plan(answers, target, giver=leader)
 
 
@@ -149,11 +150,11 @@ def _without_leader(answers: Sequence[HaAnswer], target: HaStatus) -> SwitchPlan
     return _plan(answers, target, giver=giver)
 
 
-def _check_slave(leader: HaStatus, target: HaStatus, *, force: bool, timeout_s: float) -> None:
+def _check_replica(leader: HaStatus, target: HaStatus, *, force: bool, timeout_s: float) -> None:
     _check_epoch(leader, target)
     replica = _as_seen(leader, target)
     if replica is None or not replica.connected:
-        raise IllegalStateError(f"{target.address} is no slave that is connected to the master at {leader.address}")
+        raise IllegalStateError(f"{target.address} is no replica that is connected to the master at {leader.address}")
     if not replica.in_sync and not force:
         raise IllegalStateError(f"{target.address} is not in sync: it is {replica.lag_bytes} bytes behind")
     if replica.lag_bytes > timeout_s * CATCH_UP_BYTES_PER_S:
@@ -183,7 +184,7 @@ def _plan(answers: Sequence[HaAnswer], target: HaStatus, giver: HaStatus | None,
 
 
 def _free_ids(first_choice: int, taken: set[int], count: int) -> list[int]:
-    """Ids for slaves: the one that the new master had, then the lowest that no replica has."""
+    """Ids for replicas: the one that the new master had, then the lowest that no broker of the pair has."""
     good = [first_choice] if first_choice not in {MASTER_ID, FORMER_MASTER_ID, *taken} else []
     free = (number for number in range(MASTER_ID + 1, FORMER_MASTER_ID) if number not in {*taken, *good})
     return [*good, *(next(free) for _ in range(count))][:count]
@@ -209,7 +210,7 @@ def _id_of(answer: HaAnswer) -> int:
 class MasterSwitch:
     """The outcome of a switch. `promoted` is False when the target was the master already.
 
-    `slaves` are those that were made slaves, with their ids; `log_end` is where the log of the new epoch begins.
+    `replicas` are those that were made replicas, with their ids; `log_end` is where the log of the new epoch begins.
     """
 
     broker_name: str
@@ -218,7 +219,7 @@ class MasterSwitch:
     epoch: Epoch
     log_end: int
     promoted: bool
-    slaves: tuple[tuple[int, str], ...]
+    replicas: tuple[tuple[int, str], ...]
 
 
 class Switching:
@@ -240,7 +241,7 @@ class Switching:
         if plan.promote:
             master, log_end = await self._promote_target()
         for former, broker_id in plan.leftovers:
-            await self._make_slave(former, broker_id, master)
+            await self._make_replica(former, broker_id, master)
         return MasterSwitch(
             broker_name=plan.target.broker_name,
             master=master.address,
@@ -248,7 +249,7 @@ class Switching:
             epoch=master.epoch,
             log_end=log_end,
             promoted=plan.promote,
-            slaves=tuple((broker_id, former.address) for former, broker_id in plan.leftovers),
+            replicas=tuple((broker_id, former.address) for former, broker_id in plan.leftovers),
         )
 
     # ----------------------------------------------------------------------------------------------- promotion
@@ -274,7 +275,9 @@ class Switching:
             raise
 
     async def _step_down(self, giver: HaStatus) -> HandOver:
-        """What it hands over. One that has started again since is a slave already, and may have lost its log's end."""
+        """What it hands over. One that has started again since is a replica already, and may have lost its log's
+        end.
+        """
         if not giver.role.is_master:
             return HandOver(giver.epoch, giver.log_end, self._role)
         change, patience = Change(), self._patience()
@@ -333,9 +336,9 @@ class Switching:
 
     # -------------------------------------------------------------------------------------------- the old master
 
-    async def _make_slave(self, former: HaStatus, broker_id: int, master: HaStatus) -> None:
+    async def _make_replica(self, former: HaStatus, broker_id: int, master: HaStatus) -> None:
         change, patience = Change(), self._patience()
-        told = f"; {master.address} is the master, in epoch {master.epoch}, and {former.address} no slave of it yet"
+        told = f"; {master.address} is the master, in epoch {master.epoch}, and {former.address} no replica of it yet"
         while True:
             try:
                 if not change.accepted:
@@ -350,19 +353,19 @@ class Switching:
             if status is not None and (status.role, status.broker_id) == (BrokerRole.SLAVE, broker_id):
                 return
             if not await patience.pause():
-                raise RequestTimeoutError(f"{former.address} does not answer as a slave{told}: {self._again}")
+                raise RequestTimeoutError(f"{former.address} does not answer as a replica{told}: {self._again}")
 
     async def _ask_to_follow(self, former: HaStatus, broker_id: int, master: HaStatus) -> None:
         if former.leads and former is not self._plan.giver:  # it has not heard that there is another master
             await self._calls.step_down(former.address, former.epoch)
-        await self._calls.become_slave(former.address, broker_id, master)
+        await self._calls.become_replica(former.address, broker_id, master)
 
     def _patience(self) -> Patience:
         return Patience(self._calls.clock, self._timeout_s)
 
 
 def _is_at_work(status: HaStatus) -> bool:
-    """It takes writes, or would if enough slaves were there, which is what comes next."""
+    """It takes writes, or would if enough replicas were there, which is what comes next."""
     return status.writable or status.in_sync_replicas < status.min_in_sync_replicas
 
 
@@ -370,7 +373,7 @@ class ReplicationAdmin(BrokerAdmin):
     """Calls about replication."""
 
     async def ha_status(self, *, cluster_name: str | None = None, broker: str | None = None) -> list[HaAnswer]:
-        """The replication status of each broker process, masters and slaves, by cluster, name and id.
+        """The replication status of each broker process, masters and replicas, by cluster, name and id.
 
         Those of all clusters or of one; `broker` is a broker's name or an address, which no name server has to know.
         A process that does not answer is in the list with the error. Raises NoRouteError when no such broker is known.
@@ -399,9 +402,9 @@ class ReplicationAdmin(BrokerAdmin):
         """Make the replica `to`, given by its id or its address, the master of `broker_name`; nothing is lost.
 
         The old master steps down, the other gets the rest of its log and is promoted with the old one's role, the old
-        one becomes its slave. A slave that does not get everything within `timeout_s` is not promoted: the old master
-        is the master again. A switch that was broken off is finished by asking for it again, or taken back by asking
-        for one to the old master. `timeout_s` holds for each step.
+        one becomes its replica. A replica that does not get everything within `timeout_s` is not promoted: the old
+        master is the master again. A switch that was broken off is finished by asking for it again, or taken back by
+        asking for one to the old master. `timeout_s` holds for each step.
 
         `old_master_is_lost`: it will never come back with its log. Then the replica that has most is promoted, or `to`;
         what no other replica had on disk is lost. `role` is the new master's when the old one's is not known:
@@ -425,7 +428,7 @@ class ReplicationAdmin(BrokerAdmin):
         return await Switching(self._replica_calls(), plan, role, timeout_s).run()
 
     async def _replicas(self, broker_name: str, address: str | None) -> list[HaAnswer]:
-        """Every replica of this name that a name server or a master knows, and the one at the address.
+        """Every broker of this name that a name server or a master knows, and the one at the address.
 
         A master that was replaced is known to no name server any more. Raises NoRouteError, IllegalArgumentError.
         """

@@ -4,10 +4,11 @@ Each broker has a channel for streams, and a second one for unary calls: no held
 unary call, because the two share no connection.
 
 Invariants: while a member is registered, there is a session with every master that a cached route names, and while a
-consumer is, with every slave; a connection to a broker that no route names any more is closed by the next
+consumer is, with every replica; a connection to a broker that no route names any more is closed by the next
 `clean_offline`, but never under a request that has no answer yet. A held poll stays where it is only while nothing
-speaks against that broker: it ends when the brokers of its name change. What only a master may do is asked of no slave;
-it is asked again only where the first call did nothing: it never left, or the broker said that it is no master.
+speaks against that broker: it ends when the brokers of its name change. What only a master may do is asked of no
+replica; it is asked again only where the first call did nothing: it never left, or the broker said that it is no
+master.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ class BrokerConnections:
     def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
         """Ids and addresses of the brokers that serve reads of this name, in the order in which to ask them.
 
-        First the one with the wanted id, then the master, then the slaves by their ids; those that could not be reached
-        a moment ago come last.
+        First the one with the wanted id, then the master, then the replicas by their ids; those that could not be
+        reached a moment ago come last.
         """
         addresses = self._routes.addresses(broker_name)
         order = sorted(addresses, key=lambda id_: (self.is_passed_over(addresses[id_]), id_ != wanted_id, id_))
@@ -186,7 +187,7 @@ class BrokerConnections:
     def follow_routes(self, *, producers: bool, consumers: bool) -> None:
         """The routes have changed, or the registered groups have: open missing sessions, move what has moved.
 
-        Masters get sessions while a group is registered, slaves while a consumer is (RocketMQ's heartbeats).
+        Masters get sessions while a group is registered, replicas while a consumer is (RocketMQ's heartbeats).
         """
         self._masters.clear()
         if self._closed:
@@ -241,7 +242,7 @@ class BrokerConnections:
     async def wait_for_answers(self, seconds: float) -> bool:
         """Wait until every broker has answered the newest heartbeat; say whether all have accepted it.
 
-        Of each name its master, or its slaves while it has none.
+        Of each name its master, or its replicas while it has none.
         """
         deadline = self._transport.clock.monotonic() + seconds
         while None in (answers := [connection.session.answer for connection in self._sessions_on_routes()]):
@@ -299,10 +300,10 @@ class BrokerConnections:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[ResponseT]):
-    """What a broker has said; `by_slave` may know less than its master."""
+    """What a broker has said; `by_replica` may know less than its master."""
 
     response: ResponseT
-    by_slave: bool
+    by_replica: bool
 
 
 class Readers:
@@ -354,7 +355,7 @@ class BrokerCalls:
     async def to_any(
         self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT
     ) -> Answer[ResponseT]:
-        """What the master answers, or a slave when it cannot be asked.
+        """What the master answers, or a replica when it cannot be asked.
 
         For what may be asked or told twice. Raises what the last of them raised.
         """
@@ -364,7 +365,7 @@ class BrokerCalls:
         for broker_id, address in self._connections.readers(broker_name):
             try:
                 response = await self._connections.to(address).unary(method, request)
-                return Answer(response, by_slave=broker_id != MASTER_ID)
+                return Answer(response, by_replica=broker_id != MASTER_ID)
             except (BrokerUnreachableError, OutcomeUnknownError) as caught:
                 logger.info("%s does not serve %s: %s", address, method.path, caught)
                 self._connections.mark_unreachable(address)

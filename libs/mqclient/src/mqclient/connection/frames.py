@@ -399,7 +399,7 @@ def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) ->
     | no, and it may not move | sent again | sent again | sent again |
 
     Sent again means: the same records with the same numbers to the master of the same broker name, before anything new,
-    until the deadlines of its messages. That master recognises what it has stored, also when it was a slave before,
+    until the deadlines of its messages. That master recognises what it has stored, also when it was a replica before,
     because the numbers are in the log that it has copied; so only a move to another broker name can store a message
     twice. A broker whose name has another master by now, as the route says, counts as "else".
     """

@@ -200,7 +200,7 @@ class InnerConsumer(Protocol):
     def session_opened(self) -> None: ...
 
     def reset_offsets(
-        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_slave: bool = False
+        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_replica: bool = False
     ) -> None: ...
 
     async def persist_offsets(self) -> None: ...
@@ -261,9 +261,9 @@ class Registrations:
     def remove_admin(self, admin: object) -> None:
         self._admins.discard(admin)
 
-    def heartbeat(self, *, to_slave: bool = False) -> broker_pb.Heartbeat:
-        """All groups of this client; without the producers for a slave, which never asks them for anything."""
-        producers = () if to_slave else sorted(self.producers)
+    def heartbeat(self, *, to_replica: bool = False) -> broker_pb.Heartbeat:
+        """All groups of this client; without the producers for a replica, which never asks them for anything."""
+        producers = () if to_replica else sorted(self.producers)
         return broker_pb.Heartbeat(
             client_id=self._client_id,
             producers=[broker_pb.ProducerData(group=group) for group in producers],
@@ -360,7 +360,7 @@ class ReverseCommands:
         consumer = self._consumer(address, reset.group)
         broker_name = self._broker_name(address)
         if consumer is not None and broker_name is not None:
-            consumer.reset_offsets(broker_name, reset.queues, by_slave=not self._routes.is_master(address))
+            consumer.reset_offsets(broker_name, reset.queues, by_replica=not self._routes.is_master(address))
 
     def _consumer(self, address: str, group: str) -> InnerConsumer | None:
         consumer = self._registrations.consumers.get(group)

@@ -385,9 +385,9 @@ def failure_text(failure: object) -> str:
 class ProgressReports:
     """Tells the brokers what one consumer has finished, a moment after it was.
 
-    A report rides the next poll to the broker that serves the queue, master or slave, or goes alone when none goes. It
-    has no answer, unless the broker leaves it out because the offset has been set. What is lost with a connection comes
-    with the next report, or with the commit every 5 s.
+    A report rides the next poll to the broker that serves the queue, master or replica, or goes alone when none goes.
+    It has no answer, unless the broker leaves it out because the offset has been set. What is lost with a connection
+    comes with the next report, or with the commit every 5 s.
     """
 
     def __init__(self, instance: ClientInstance, nodes: PullFromWhichNode, group: str) -> None:

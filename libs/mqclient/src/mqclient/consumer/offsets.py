@@ -1,8 +1,8 @@
 """A group's offsets, kept by the brokers: its progress in each queue.
 
 A broker merges reports with what it has, so that a late report never moves an offset back; an offset reset is
-recognised by its version. While a master is away its slave is asked and told, and the brokers join what both have
-heard; a slave that has an older version is only late.
+recognised by its version. While a master is away its replica is asked and told, and the brokers join what both have
+heard; a replica that has an older version is only late.
 
 Invariants: the ranges of a Progress ascend, are apart from each other, and lie beyond the offset. Progress goes to the
 broker only when it differs from what is there as far as this client knows; one commit at a time is under way to a
@@ -277,7 +277,7 @@ class RemoteBrokerOffsetStore:
         return {
             queue: now[queue]
             for queue, one in progress.items()
-            if queue in now and now[queue].differs_from(one.version, only_newer=answer.by_slave)
+            if queue in now and now[queue].differs_from(one.version, only_newer=answer.by_replica)
         }
 
 
@@ -322,7 +322,7 @@ class GroupOffsets:
             left_out += [
                 queue
                 for queue, one in _told(part[0], answer.response).items()
-                if one.differs_from(self._heard[queue].version, only_newer=answer.by_slave)
+                if one.differs_from(self._heard[queue].version, only_newer=answer.by_replica)
             ]
         return left_out
 

@@ -72,15 +72,15 @@ class PullConsumer(Service):
     """
 
     def __init__(
-        self, group: str, url: str, *, client_config: ClientConfig | None = None, prefers_slaves: bool = False
+        self, group: str, url: str, *, client_config: ClientConfig | None = None, prefers_replicas: bool = False
     ) -> None:
         """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError.
 
-        With `prefers_slaves` a slave serves the pulls wherever there is one, so that a reader of everything does not
-        push the new messages out of the master's memory; the master serves what the slave does not have yet.
+        With `prefers_replicas` a replica serves the pulls wherever there is one, so that a reader of everything does
+        not push the new messages out of the master's memory; the master serves what the replica does not have yet.
         """
         self.group = legal_group(group)
-        self._prefers_slaves = prefers_slaves
+        self._prefers_replicas = prefers_replicas
         self._url = url
         self._config = client_config or ClientConfig()
         self._lifecycle = Lifecycle(f"pull consumer {group}")
@@ -95,7 +95,7 @@ class PullConsumer(Service):
         self._instance = acquire_instance(self._url, self._config)
         self._instance.register_admin(self)  # like an admin, it keeps the instance and needs no session
         self._offsets = GroupOffsets(self._calls, self.group, self._instance.client_id)
-        self._nodes = PullFromWhichNode(self._instance, prefers_slaves=self._prefers_slaves)
+        self._nodes = PullFromWhichNode(self._instance, prefers_replicas=self._prefers_replicas)
         self._assigned = AssignedQueues(self._instance.clock, self._offsets.begin)
         self._lifecycle.move(LifecycleEvent.STARTED)
 
@@ -143,8 +143,8 @@ class PullConsumer(Service):
     ) -> PullResult:
         """Messages of the queue from `offset` on: at once, or as soon as there are any, within `block_s` seconds.
 
-        The broker's master serves, or a slave that it suggests, or any slave while it is away. A slave that does not
-        have the offset yet, or no more, finds NO_NEW_MSG.
+        The broker's master serves, or a replica that it suggests, or any replica while it is away. A replica that does
+        not have the offset yet, or no more, finds NO_NEW_MSG.
 
         An offset that the queue does not have is no error but a result: OFFSET_ILLEGAL, and where to go on. The broker
         looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.

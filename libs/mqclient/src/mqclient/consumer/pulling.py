@@ -3,9 +3,9 @@
 Pull consumers and operators read in the same way as members of a group; they differ in the group that they name.
 Tags are checked twice: the broker compares hashes, and the client the text. A condition in SQL92 is the broker's alone.
 
-Invariant: a slave may be behind, so it is never believed about what it does not have. An offset that it calls illegal,
-or a topic that it does not know, is for the master to judge; while there is none the consumer waits and asks again.
-What it says of the group's progress is newer than what the consumer has, and counts.
+Invariant: a replica may be behind, so it is never believed about what it does not have. An offset that it calls
+illegal, or a topic that it does not know, is for the master to judge; while there is none the consumer waits and asks
+again. What it says of the group's progress is newer than what the consumer has, and counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger("mqclient.pulling")
 ALL = "*"
 OR = "||"
 
-AGAIN_S = 1.0  # between two questions to a slave that has nothing, and does not wait until it has
+AGAIN_S = 1.0  # between two questions to a replica that has nothing, and does not wait until it has
 
 Ask = Callable[[BrokerConnection], Awaitable[broker_pb.PullResponse]]
 
@@ -279,17 +279,17 @@ def messages_of(records: bytes, broker_name: str) -> list[MessageExt]:
 class PullFromWhichNode:
     """Which broker of a name serves the pulls of a queue of one consumer (RocketMQ's pullFromWhichNodeTable).
 
-    The one that the queue's last answer has suggested, else the master, else a slave; one that is not in the route, or
-    could not be reached, is passed over for a while. Where to go on is the consumer's own knowledge, so nothing is lost
-    by a change. `instance` knows which can be reached.
+    The one that the queue's last answer has suggested, else the master, else a replica; one that is not in the route,
+    or could not be reached, is passed over for a while. Where to go on is the consumer's own knowledge, so nothing is
+    lost by a change. `instance` knows which can be reached.
 
-    With `prefers_slaves` no suggestion counts: a slave is asked where there is one, and its master for what the slave
-    has not got.
+    With `prefers_replicas` no suggestion counts: a replica is asked where there is one, and its master for what the
+    replica has not got.
     """
 
-    def __init__(self, instance: ClientInstance, *, prefers_slaves: bool = False) -> None:
+    def __init__(self, instance: ClientInstance, *, prefers_replicas: bool = False) -> None:
         self._instance = instance
-        self._prefers_slaves = prefers_slaves
+        self._prefers_replicas = prefers_replicas
         self._suggested: dict[MessageQueue, int] = {}
 
     def reader(self, queue: MessageQueue) -> tuple[int, BrokerConnection]:
@@ -306,7 +306,7 @@ class PullFromWhichNode:
     async def pull(self, queue: MessageQueue, offset: int, ask: Ask, *, wait_s: float) -> broker_pb.PullResponse:
         """The answer of the first broker that can give one.
 
-        What a slave has not got is NO_NEW_MSG, after up to `wait_s`. Raises what the last of them raised, and
+        What a replica has not got is NO_NEW_MSG, after up to `wait_s`. Raises what the last of them raised, and
         BrokerUnavailableError or BrokerRejectedError for an answer that is no success.
         """
         clock = self._instance.clock
@@ -330,14 +330,14 @@ class PullFromWhichNode:
                 return response
 
     def _wanted(self, queue: MessageQueue) -> int:
-        if self._prefers_slaves and queue not in self._suggested:
-            slaves = [id_ for id_, _ in self._instance.readers(queue.broker_name) if id_ != MASTER_ID]
-            return slaves[0] if slaves else MASTER_ID
+        if self._prefers_replicas and queue not in self._suggested:
+            replicas = [id_ for id_, _ in self._instance.readers(queue.broker_name) if id_ != MASTER_ID]
+            return replicas[0] if replicas else MASTER_ID
         return self._suggested.get(queue, MASTER_ID)
 
     def _remember(self, queue: MessageQueue, broker_id: int, offset: int, response: broker_pb.PullResponse) -> None:
         """The broker to ask next."""
-        if not self._prefers_slaves:
+        if not self._prefers_replicas:
             self._suggested[queue] = response.suggest_broker_id
         elif broker_id == MASTER_ID or response.next_begin_offset > offset:
             self._suggested.pop(queue, None)
@@ -345,11 +345,11 @@ class PullFromWhichNode:
             self._suggested[queue] = MASTER_ID
 
     def _brings_on(self, queue: MessageQueue, offset: int, response: broker_pb.PullResponse) -> bool:
-        """Reduce a slave's answer to what a slave can know; False when the consumer would not advance."""
+        """Reduce a replica's answer to what a replica can know; False when the consumer would not advance."""
         if response.HasField("progress"):
             return True
         if response.status == broker_pb.OFFSET_ILLEGAL:
-            logger.info("a slave has no offset %d of %s; its master is asked", offset, queue)
+            logger.info("a replica has no offset %d of %s; its master is asked", offset, queue)
             response.status, response.next_begin_offset = broker_pb.NO_NEW_MSG, offset
             self._suggested[queue] = MASTER_ID
         response.next_begin_offset = max(offset, response.next_begin_offset)
@@ -362,14 +362,14 @@ class PullFromWhichNode:
         if isinstance(error, PollEndedError):
             return
         code = error.code if isinstance(error, BrokerUnavailableError) else None
-        unknown_to_slave = code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
+        unknown_to_replica = code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
         cannot_serve = isinstance(error, (BrokerUnreachableError, OutcomeUnknownError))
-        if not (cannot_serve or unknown_to_slave or code == ResponseCode.NOT_LEADER_FOR_QUEUE):
+        if not (cannot_serve or unknown_to_replica or code == ResponseCode.NOT_LEADER_FOR_QUEUE):
             raise error
         await self._instance.unreachable(connection.address)
         following = self.reader(queue)[1]
         if following is connection or self._instance.is_passed_over(following.address):
-            if unknown_to_slave:
+            if unknown_to_replica:
                 raise BrokerUnreachableError(f"there is no master to ask: {error}") from error
             raise error
         logger.info("%s is pulled from %s now: %s", queue, following.address, error)

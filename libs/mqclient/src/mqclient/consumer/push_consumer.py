@@ -252,10 +252,10 @@ class PushConsumer(Service):
         self._engine.session_opened()
 
     def reset_offsets(
-        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_slave: bool = False
+        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_replica: bool = False
     ) -> None:
-        """An operator has set these offsets of the group; a slave may hear of it late."""
-        self._engine.assigned.reset_offsets(of_queues(broker_name, queues), only_newer=by_slave)
+        """An operator has set these offsets of the group; a replica may hear of it late."""
+        self._engine.assigned.reset_offsets(of_queues(broker_name, queues), only_newer=by_replica)
 
     async def persist_offsets(self) -> None:
         """Write the offsets that have changed to where they are kept (mechanism L9)."""

@@ -347,7 +347,7 @@ class Rebalance:
         return None
 
     async def _members(self, route: TopicRoute) -> Sequence[str]:
-        """The group's active members, from any broker that has the topic: its master, or a slave when that is away.
+        """The group's active members, from any broker that has the topic: its master, or a replica when that is away.
 
         The list of a broker that does not know this member is ignored: the broker has just started, or lost the
         session, and its list may be incomplete. The list of a broker that has rejected this member counts.

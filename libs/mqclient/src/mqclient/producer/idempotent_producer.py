@@ -118,7 +118,7 @@ class IdempotentProducer(Service):
         await self._instance.release(self._instance.clock.monotonic() + timeout_s)
 
     async def write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The topic's queues that may be written, sorted; also those whose master is away while a slave is there.
+        """The topic's queues that may be written, sorted; also those whose master is away while a replica is there.
 
         Raises NoRouteError when no name server knows the topic, or none answers.
         """

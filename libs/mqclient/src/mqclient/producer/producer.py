@@ -127,11 +127,11 @@ class Producer(Service):
         """Send `message` and return where it was stored, within `timeout` seconds over all tries.
 
         Two further tries go to another broker where there is one. A message whose answer was lost with its connection
-        is sent again to the same broker, or to a slave of it that has become the master, and is recognised there; only
-        when that broker is gone it goes to another one, and then it can be stored on both: consumers have to expect
-        that. While all masters of the topic are away and a slave is there, the message waits for a new master. With a
-        `selector` or a `queue` there is one try (mechanism P13), and messages of the queue keep the order in which they
-        were sent.
+        is sent again to the same broker, or to a replica of it that has become the master, and is recognised there;
+        only when that broker is gone it goes to another one, and then it can be stored on both: consumers have to
+        expect that. While all masters of the topic are away and a replica is there, the message waits for a new master.
+        With a `selector` or a `queue` there is one try (mechanism P13), and messages of the queue keep the order in
+        which they were sent.
 
         Raises BrokerRejectedError when the broker rejected it for good, a RetryableError when it is not stored, and an
         OutcomeUnknownError when it may be.

@@ -71,7 +71,7 @@ _ANY_UNIQUE_ID = "0" * UNIQUE_ID_CHARACTERS
 # Before a try on the very broker that just failed: without a pause, all tries are gone before it can recover.
 SAME_BROKER_PAUSES_S = (0.2, 1.5)
 
-# Between two questions for a route while its brokers have slaves and no master: one of them is about to become it.
+# Between two questions for a route while its brokers have replicas and no master: one of them is about to become it.
 NO_MASTER_PAUSES_S = (0.1, 0.2, 0.4)
 
 _terms = lru_cache(SendOptions)  # equal terms are one object

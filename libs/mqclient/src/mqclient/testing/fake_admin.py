@@ -1,9 +1,9 @@
 """What an operator asks of a fake broker, and its replication, as far as an operator sees it.
 
-    master, slave = make_pair(cluster, "broker-a")
-    slave.admin.replica.behind = 100
+    master, replica = make_pair(cluster, "broker-a")
+    replica.admin.replica.behind = 100
 
-A fake broker keeps what it is told and answers by it; nothing else follows from it. A slave has what its master has
+A fake broker keeps what it is told and answers by it; nothing else follows from it. A replica has what its master has
 whenever it is asked, except for the last `behind` bytes. A role changes at once.
 """
 
@@ -255,9 +255,9 @@ class FakeReplica:
         self.rejection = "it has stepped down"  # why a master that is not writable rejects
         self.epoch = Epoch(1, 1)
         self.log_end = 0
-        self.behind = 0  # bytes that a slave is kept from having
+        self.behind = 0  # bytes that a replica is kept from having
         self.in_sync = True
-        self.clock_ahead_ms = 0  # of a slave's wall clock
+        self.clock_ahead_ms = 0  # of a replica's wall clock
         self.lost_answers: list[str] = []  # paths of calls that do what they are asked, and answer nothing, once each
         self.requests: list[Any] = []
         self.peers = {self.ha_address: self}  # shared by all brokers of the name
@@ -266,7 +266,7 @@ class FakeReplica:
             methods.GET_REPLICA_STATUS.path: self._status,
             methods.STEP_DOWN.path: self._with_loss(methods.STEP_DOWN.path, self._step_down),
             methods.PROMOTE.path: self._with_loss(methods.PROMOTE.path, self._promote),
-            methods.BECOME_SLAVE.path: self._with_loss(methods.BECOME_SLAVE.path, self._become_slave),
+            methods.BECOME_SLAVE.path: self._with_loss(methods.BECOME_SLAVE.path, self._become_replica),
         }
 
     # ------------------------------------------------------------------------------------------------ for the test
@@ -277,13 +277,13 @@ class FakeReplica:
 
     @property
     def master(self) -> FakeReplica | None:
-        """The one that it hears from; None without one, or when that is down or a slave itself."""
+        """The one that it hears from; None without one, or when that is down or a replica itself."""
         found = self.peers.get(self.master_ha_address)
         alive = found is not None and not found.broker.down and found.is_master and found.epoch >= self.epoch
         return found if alive and not self.is_master and not self.broker.down else None
 
     def follow(self, master: FakeReplica, broker_id: int) -> None:
-        """Be its slave, with this id."""
+        """Be its replica, with this id."""
         self.role, self.writable, self.broker_id = pb.SLAVE, False, broker_id
         self.master_ha_address, self.peers = master.ha_address, master.peers
         self.peers[self.ha_address] = self
@@ -313,7 +313,7 @@ class FakeReplica:
 
     def _status(self, _: pb.GetReplicaStatusRequest) -> pb.GetReplicaStatusResponse:
         self.catch_up()
-        slaves = [peer for peer in self.peers.values() if peer.master_ha_address == self.ha_address]
+        replicas = [peer for peer in self.peers.values() if peer.master_ha_address == self.ha_address]
         master = self.master
         return pb.GetReplicaStatusResponse(
             cluster_name="fake",
@@ -323,26 +323,28 @@ class FakeReplica:
             replica_id=self.replica_id,
             role=self.role,
             writable=self.writable,
-            reason="" if self.writable else "it is a slave" if not self.is_master else self.rejection,
+            reason="" if self.writable else "it is a replica" if not self.is_master else self.rejection,
             epoch=_epoch(self.epoch),
             log_end=self.log_end,
             durable_end=self.log_end,
             confirm_offset=self.log_end,
             min_in_sync_replicas=1,
             in_sync_version=1,
-            in_sync_replicas=1 + sum(slave.in_sync for slave in slaves if slave.master) if self.is_master else 0,
+            in_sync_replicas=1 + sum(replica.in_sync for replica in replicas if replica.master)
+            if self.is_master
+            else 0,
             in_sync=master is not None and self.in_sync,
             connected=master is not None,
             lag_bytes=self.behind if master is not None else 0,
             lag_seconds=1.5 if master is not None and self.behind else 0.0,
             ha_address=self.ha_address,
             master_ha_address=self.master_ha_address,
-            replicas=[_as_seen(slave) for slave in slaves],
+            replicas=[_as_seen(replica) for replica in replicas],
         )
 
     def _step_down(self, request: pb.StepDownRequest) -> pb.StepDownResponse:
         if not self.is_master:
-            return pb.StepDownResponse(code=common_pb2.NOT_LEADER_FOR_QUEUE, remark="it is a slave")
+            return pb.StepDownResponse(code=common_pb2.NOT_LEADER_FOR_QUEUE, remark="it is a replica")
         if request.epoch != _epoch(self.epoch):
             return pb.StepDownResponse(code=common_pb2.SYSTEM_ERROR, remark=f"its epoch is {self.epoch}")
         self.writable = False
@@ -361,7 +363,7 @@ class FakeReplica:
         self._register()
         return pb.PromoteResponse()
 
-    def _become_slave(self, request: pb.BecomeSlaveRequest) -> pb.BecomeSlaveResponse:
+    def _become_replica(self, request: pb.BecomeSlaveRequest) -> pb.BecomeSlaveResponse:
         if self.writable:
             return pb.BecomeSlaveResponse(code=common_pb2.SYSTEM_ERROR, remark="it is a writable master")
         self.follow(self.peers[request.master_ha_address], request.broker_id)
@@ -384,27 +386,27 @@ class FakeReplica:
 
 
 def make_pair(cluster: FakeCluster, name: str, *, log_end: int = 1_000) -> tuple[FakeBroker, FakeBroker]:
-    """A master and its slave, id 1, with a log of this length."""
-    master, slave = cluster.add_broker(name), cluster.add_broker(name)
+    """A master and its replica, id 1, with a log of this length."""
+    master, replica = cluster.add_broker(name), cluster.add_broker(name)
     master.admin.replica.log_end = log_end
-    slave.admin.replica.follow(master.admin.replica, 1)
-    return master, slave
+    replica.admin.replica.follow(master.admin.replica, 1)
+    return master, replica
 
 
-def _as_seen(slave: FakeReplica) -> pb.ReplicaStatus:
-    slave.catch_up()
+def _as_seen(replica: FakeReplica) -> pb.ReplicaStatus:
+    replica.catch_up()
     return pb.ReplicaStatus(
-        replica_id=slave.replica_id,
-        broker_id=slave.broker_id,
-        address=slave.broker.address,
-        connected=slave.master is not None,
-        in_sync=slave.in_sync,
-        written_offset=slave.log_end,
-        durable_offset=slave.log_end,
-        acknowledged_offset=slave.log_end,
-        lag_bytes=slave.behind,
-        lag_seconds=1.5 if slave.behind else 0.0,
-        clock_ahead_ms=slave.clock_ahead_ms,
+        replica_id=replica.replica_id,
+        broker_id=replica.broker_id,
+        address=replica.broker.address,
+        connected=replica.master is not None,
+        in_sync=replica.in_sync,
+        written_offset=replica.log_end,
+        durable_offset=replica.log_end,
+        acknowledged_offset=replica.log_end,
+        lag_bytes=replica.behind,
+        lag_seconds=1.5 if replica.behind else 0.0,
+        clock_ahead_ms=replica.clock_ahead_ms,
     )
 
 

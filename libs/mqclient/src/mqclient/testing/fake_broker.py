@@ -44,7 +44,7 @@ _Queue = tuple[str, int]
 
 FRAME_BATCHES_MAX = 1_024
 QUERY_MESSAGES_DEFAULT = 32
-# What a slave leaves to its master, as does a master that has stepped down.
+# What a replica leaves to its master, as does a master that has stepped down.
 MASTERS_ONLY = {
     method.path: method.response_type
     for method in (
@@ -67,10 +67,10 @@ class FrameFault(Enum):
 
 
 class FakeBroker:
-    """A master, or with another `broker_id` than 0 a slave. The attributes without underscore are the test's to read
+    """A master, or with another `broker_id` than 0 a replica. The attributes without underscore are the test's to read
     and to set.
 
-    A slave has what it had when the test last said `copy_from`. To an offset beyond its end it answers as a real one:
+    A replica has what it had when the test last said `copy_from`. To an offset beyond its end it answers as a real one:
     nothing yet, and that the master should be asked; unless it `judges_offsets` as only a master may.
     """
 
@@ -147,7 +147,7 @@ class FakeBroker:
         return self.broker_id == 0 and not self.stepped_down
 
     def copy_from(self, master: FakeBroker) -> None:
-        """Have what the master has, as a slave that has caught up with it."""
+        """Have what the master has, as a replica that has caught up with it."""
         self.topics = dict(master.topics)
         self.queues = deepcopy(master.queues)
         self._log, self.log_end = dict(master._log), master.log_end

@@ -112,24 +112,24 @@ class FakeCluster:
         self.brokers[broker.address] = broker
         return broker
 
-    def add_slave(self, master: FakeBroker, broker_id: int = 1) -> FakeBroker:
-        """A slave of this master, which has what the master has now."""
-        slave = self.add_broker(master.name, auto_create=False)
-        slave.broker_id = broker_id
-        slave.copy_from(master)
-        return slave
+    def add_replica(self, master: FakeBroker, broker_id: int = 1) -> FakeBroker:
+        """A replica of this master, which has what the master has now."""
+        replica = self.add_broker(master.name, auto_create=False)
+        replica.broker_id = broker_id
+        replica.copy_from(master)
+        return replica
 
-    def switch(self, master: FakeBroker, slave: FakeBroker) -> None:
-        """Let the two change roles: the slave has caught up, and both have started anew in their new roles."""
-        slave.copy_from(master)
-        self.promote(slave)
+    def switch(self, master: FakeBroker, replica: FakeBroker) -> None:
+        """Let the two change roles: the replica has caught up, and both have started anew in their new roles."""
+        replica.copy_from(master)
+        self.promote(replica)
         master.broker_id, master.stepped_down = 1, False
         master.break_streams()
 
-    def promote(self, slave: FakeBroker) -> None:
-        """Let the slave be the master; the old one is gone, or becomes something else."""
-        slave.broker_id, slave.term = 0, 1 + max(broker.term for broker in self.brokers.values())
-        slave.break_streams()
+    def promote(self, replica: FakeBroker) -> None:
+        """Let the replica be the master; the old one is gone, or becomes something else."""
+        replica.broker_id, replica.term = 0, 1 + max(broker.term for broker in self.brokers.values())
+        replica.break_streams()
 
     def server(self, address: str) -> FakeServer | None:
         return self.brokers.get(address) or self.name_servers.get(address)

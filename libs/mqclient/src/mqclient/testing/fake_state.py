@@ -173,7 +173,7 @@ class FakeProgress:
         self.versions[key] += 1
 
     def copy_from(self, other: FakeProgress) -> None:
-        """Know what the other one knows, as master and slave tell each other: the higher version, then the larger."""
+        """Know what the other one knows, as master and replica tell each other: the higher version, then the larger."""
         for key, offset in other.offsets.items():
             mine, theirs = self.versions[key], other.versions[key]
             if theirs > mine or (theirs == mine and offset > self.offsets.get(key, -1)):

@@ -26,9 +26,10 @@ HEARD_KEPT = 8  # of what another broker has said of its clocks
 
 @dataclass(frozen=True, slots=True)
 class MasterTime:
-    """The master's clocks, as its slave knows them: how far each is ahead of the slave's monotonic clock of this boot.
+    """The master's clocks, as its replica knows them: how far each is ahead of the replica's monotonic clock of this
+    boot.
 
-    All in milliseconds. `own_wall` is the slave's own wall clock, seen at the same time.
+    All in milliseconds. `own_wall` is the replica's own wall clock, seen at the same time.
     """
 
     boot_id: str
@@ -43,7 +44,7 @@ class MasterTime:
 
     @property
     def differs(self) -> bool:
-        """Whether the master's clocks are not the slave's own."""
+        """Whether the master's clocks are not the replica's own."""
         return max(abs(self.broker - self.own_wall), abs(self.wall - self.own_wall)) >= STEP_MS_MIN
 
     def to_json(self) -> list[Any]:

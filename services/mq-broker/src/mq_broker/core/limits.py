@@ -73,7 +73,9 @@ DESCRIPTORS_MIN = 256  # of a broker that starts
 KEPT_DESCRIPTORS = (
     128  # for what is neither connection nor log file nor consume queue: state files, index, timer, links
 )
-SLAVE_CONNECTIONS_MAX = 32  # at haListenPort: 8 slaves, each with a link that ends and its successor, and name servers
+REPLICA_CONNECTIONS_MAX = (
+    32  # at haListenPort: 8 replicas, each with a link that ends and its successor, and name servers
+)
 OPEN_FILES_EMBEDDED_MAX = 256  # of a store in a process that has other uses for its descriptors
 OPEN_FILES_MAX = 16_384  # of log and consume queues; the kernel keeps about 1 KiB for each
 
@@ -256,7 +258,7 @@ class DescriptorBudget:
 
     connections: int  # of clients and operators, by gRPC
     frames_connections: int  # of clients and operators, by frames
-    slave_connections: int
+    replica_connections: int
     open_files: int  # of the commit log and of the consume queues
 
     @classmethod
@@ -270,7 +272,7 @@ class DescriptorBudget:
                 f"this process may open {limit} files and connections; a broker needs {DESCRIPTORS_MIN} at least, "
                 "and one for each client: raise it (ulimit -n, LimitNOFILE of systemd, --ulimit nofile of Docker)"
             )
-        shared = limit - KEPT_DESCRIPTORS - SLAVE_CONNECTIONS_MAX
+        shared = limit - KEPT_DESCRIPTORS - REPLICA_CONNECTIONS_MAX
         open_files = min(shared // 2, OPEN_FILES_MAX)
         connections = shared - open_files
-        return cls(connections // 2, connections - connections // 2, SLAVE_CONNECTIONS_MAX, open_files)
+        return cls(connections // 2, connections - connections // 2, REPLICA_CONNECTIONS_MAX, open_files)

@@ -311,33 +311,33 @@ ALL_BYTES = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class SlaveReads:
-    """Sends readers to a slave that are so far behind that the master would have to read from its disk.
+class ReplicaReads:
+    """Sends readers to a replica that are so far behind that the master would have to read from its disk.
 
     Mechanism H3.
 
-    `near_bytes` of the log, from its end, are taken to be in memory. `is_slave_there`: whether a slave serves beside
-    this broker; True on a slave.
+    `near_bytes` of the log, from its end, are taken to be in memory. `is_replica_there`: whether a replica serves
+    beside this broker; True on a replica.
 
     A reader of new messages gets them from the master's memory. A reader that is farther behind than the share of the
     machine's memory that accessMessageInMemoryMaxRatio says makes the master read old files, and push the new ones out
-    of its memory with them; so a slave does that instead, until the reader has caught up.
+    of its memory with them; so a replica does that instead, until the reader has caught up.
     """
 
     enabled: bool
     near_bytes: int
-    is_slave_there: Callable[[], bool]
+    is_replica_there: Callable[[], bool]
 
     @classmethod
-    def of(cls, options: ReplicationOptions, memory_bytes: int, is_slave_there: Callable[[], bool]) -> SlaveReads:
+    def of(cls, options: ReplicationOptions, memory_bytes: int, is_replica_there: Callable[[], bool]) -> ReplicaReads:
         """As the configuration says, on a machine with so much memory; 0: unknown, and every reader stays here."""
         near_bytes = memory_bytes * options.access_message_in_memory_max_ratio // 100 if memory_bytes else ALL_BYTES
-        return cls(options.slave_read_enable, near_bytes, is_slave_there)
+        return cls(options.slave_read_enable, near_bytes, is_replica_there)
 
     def suggestion(self, group: SubscriptionGroup, behind_bytes: int) -> int:
         """The id of the broker where a member that is so far behind the log's end should read next."""
         wanted = group.which_broker_when_consume_slowly if behind_bytes > self.near_bytes else group.broker_id
-        return wanted if wanted != MASTER_ID and self.enabled and self.is_slave_there() else MASTER_ID
+        return wanted if wanted != MASTER_ID and self.enabled and self.is_replica_there() else MASTER_ID
 
 
-NO_SLAVE = SlaveReads(enabled=True, near_bytes=0, is_slave_there=lambda: False)
+NO_REPLICA = ReplicaReads(enabled=True, near_bytes=0, is_replica_there=lambda: False)

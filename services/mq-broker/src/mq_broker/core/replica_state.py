@@ -12,7 +12,7 @@ from mq_broker.core.broker_time import MasterTime
 
 # Epochs: which master wrote which part of the log, and up to where two logs can be the same.
 #
-# A master begins a new epoch whenever it starts, because a crash may have taken from its log what a slave still has;
+# A master begins a new epoch whenever it starts, because a crash may have taken from its log what a replica still has;
 # a master that takes over from another one begins a new term. So no two masters ever write in the same epoch, and two
 # logs that agree on where an epoch began agree on everything up to the end of that epoch in the shorter of them.
 
@@ -145,12 +145,12 @@ class ReplicaState:
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
     In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
     progress are counted from `renewal_origin`, which each store that was restored draws anew. `first_master_id` is the
-    replica that began the log, which a slave takes over from its master; "" while it is not known. `master_time` are
+    broker that began the log, which a replica takes over from its master; "" while it is not known. `master_time` are
     the clocks of the newest other master, where they are not this machine's. A master that `is_restored` has a store
     that was put back from a backup, and has not been taken as the master yet.
 
     It decides in which role a broker starts and which master it believes. Each change is on disk before anything
-    follows from it: before a frame of a new epoch is taken over, before a message is acknowledged without a slave,
+    follows from it: before a frame of a new epoch is taken over, before a message is acknowledged without a replica,
     before a broker that has stepped down says so.
     """
 
@@ -176,7 +176,7 @@ class ReplicaState:
     def started(self, configured_role: BrokerRole, configured_id: int) -> ReplicaState:
         """At a start with this configuration.
 
-        What an operator has switched stays switched, until broker.conf says something else than before: then a slave
+        What an operator has switched stays switched, until broker.conf says something else than before: then a replica
         that becomes a master begins a new term.
         """
         if configured_role is self.configured_role:
@@ -189,7 +189,7 @@ class ReplicaState:
     def begun(self, log_end: int, log_begin: int = 0) -> ReplicaState:
         """As a master of this log, in an epoch of its own; epochs of which the log has nothing left are forgotten.
 
-        That goes for all of them where the log has no record: what its slaves have of them is not known here.
+        That goes for all of them where the log has no record: what its replicas have of them is not known here.
         """
         if self.master_id == self.replica_id and self.epoch > self.history.newest:
             epoch = self.epoch  # promoted, and not at work since
@@ -208,7 +208,7 @@ class ReplicaState:
         )
 
     def promoted(self, term: int, role: BrokerRole, *, has_all: bool = False) -> ReplicaState:
-        """The master from now on, in a new term, alone until a slave has joined.
+        """The master from now on, in a new term, alone until a replica has joined.
 
         `has_all`: everything that the master before it has given a number to is in this log.
         """
@@ -237,7 +237,7 @@ class ReplicaState:
         renewal_origin: int = 0,
         first_master_id: str = "",
     ) -> ReplicaState:
-        """The slave of this master, whose log it is going to have.
+        """The replica of this master, whose log it is going to have.
 
         The higher origin of the two counts on: versions of either are known to members, and have to be passed.
         """
@@ -322,7 +322,7 @@ class BrokerRole(enum.Enum):
     """Which broker writes, and when a message is acknowledged."""
 
     ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges by itself
-    SYNC_MASTER = "SYNC_MASTER"  # acknowledges what its in-sync slaves have
+    SYNC_MASTER = "SYNC_MASTER"  # acknowledges what its in-sync replicas have
     SLAVE = "SLAVE"  # never written by clients
 
     @property
@@ -333,24 +333,25 @@ class BrokerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
-    """Addresses are host:port; an empty `master_ha_address` has a slave ask the name servers."""
+    """Addresses are host:port; an empty `master_ha_address` has a replica ask the name servers."""
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER
-    ha_address: str = ""  # where slaves find this broker
+    ha_address: str = ""  # where replicas find this broker
     master_ha_address: str = ""  # haMasterAddress
     min_in_sync_replicas: int = 1  # minInSyncReplicas, with the master
-    slave_timeout_ms: int = 3_000  # slaveTimeout: how long a send waits for its slaves
-    slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup: how long a slave may be behind and in sync
+    replica_timeout_ms: int = 3_000  # slaveTimeout: how long a send waits for its replicas
+    replica_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup: how long a replica may be behind and in sync
     beat_interval_ms: int = 1_000  # haSendHeartbeatInterval
     slave_read_enable: bool = True  # slaveReadEnable
-    is_registered: bool = False  # with name servers, which know of other replicas
+    is_registered: bool = False  # with name servers, which know of other brokers of its name
     access_message_in_memory_max_ratio: int = 40  # percent of the machine's memory (mechanism H3)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
-    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
+    """A replica as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the replica
+    had everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while
+    unknown.
     """
 
     replica_id: str
@@ -368,10 +369,11 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """One broker. Of a master, `replicas` are its slaves, and `master_ha_address` its own; of a slave, `connected` says
-    whether it hears from its master, `lag_bytes` and `lag_seconds` how far it is behind, as far as it has heard.
+    """One broker. Of a master, `replicas` are those that copy its log, and `master_ha_address` its own; of a replica,
+    `connected` says whether it hears from its master, `lag_bytes` and `lag_seconds` how far it is behind, as far as it
+    has heard.
 
-    `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why.
+    `writable` is False for a replica, and for a master that has stepped down or was superseded; `reason` says why.
     """
 
     role: BrokerRole
@@ -393,7 +395,7 @@ class HaStatus:
     lag_bytes: int
     lag_seconds: float
     replicas: tuple[ReplicaStatus, ...] = ()
-    clock_ahead_ms: int = 0  # of a slave
+    clock_ahead_ms: int = 0  # of a replica
 
 
 MASTER_ID = 0
@@ -401,7 +403,7 @@ MASTER_ID = 0
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """What it registers as. Several brokers of one name are a master (id 0) and its slaves."""
+    """What it registers as. Several brokers of one name are a master (id 0) and its replicas."""
 
     cluster_name: str
     broker_name: str

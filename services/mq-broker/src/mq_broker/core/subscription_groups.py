@@ -77,7 +77,7 @@ class SubscriptionGroups:
         return [self._groups[name] for name in sorted(self._groups)]
 
     def get_or_create(self, group: str, client: str = "") -> SubscriptionGroup | None:
-        """The group, made for `client` when that is allowed; a slave makes none and serves it as if it were there.
+        """The group, made for `client` when that is allowed; a replica makes none and serves it as if it were there.
 
         Raises IllegalNameError, TooManyError.
         """

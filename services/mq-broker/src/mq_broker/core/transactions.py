@@ -419,14 +419,14 @@ class TransactionScan:
     Where to begin. `ends` tells the present ends of the half queue and of the op queue.
 
     Invariant: every open half stands at or behind `half`, and every op message that could close one at or behind `op`.
-    A slave has no table of what is open: there the document stays what it was, until a master reads on from it.
+    A replica has no table of what is open: there the document stays what it was, until a master reads on from it.
     """
 
     table: TransactionTable
     half: int = 0
     op: int = 0
     ends: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    follows: bool = False  # a slave
+    follows: bool = False  # a replica
 
     @property
     def data_version(self) -> int:

@@ -1,4 +1,4 @@
-"""A broker in this process, reached by `memory://name`: an ASYNC_MASTER that no slave can reach."""
+"""A broker in this process, reached by `memory://name`: an ASYNC_MASTER that no replica can reach."""
 
 from __future__ import annotations
 

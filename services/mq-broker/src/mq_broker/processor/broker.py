@@ -26,7 +26,7 @@ from mq_broker.core.life import NO_SPANS, Spans
 from mq_broker.core.limits import RESPONSE_MEMORY_BYTES_MAX, CountLimits, RetentionOptions
 from mq_broker.core.members import GroupMembers, QueueLocks
 from mq_broker.core.producer_sequences import JoinedRecords, ProducerSequences
-from mq_broker.core.pulling import MessageFilters, SlaveReads
+from mq_broker.core.pulling import MessageFilters, ReplicaReads
 from mq_broker.core.replica_state import BrokerIdentity, ReplicaState, ReplicationOptions
 from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import GROUP_LIMITS, SubscriptionGroups
@@ -97,7 +97,7 @@ class Broker:
         connect: Connect | None = None,
         spans: Spans = NO_SPANS,
     ) -> None:
-        """`connect` opens a link to a master; without it the broker can be no slave. `spans` records what the broker
+        """`connect` opens a link to a master; without it the broker can be no replica. `spans` records what the broker
         does with sampled messages. Raises StoreError, OSError.
         """
         self.options = options
@@ -206,7 +206,7 @@ class Broker:
         )
 
     def _exchange(self) -> StateExchange:
-        """What one link of replication brings across; documents go from the master to its slaves."""
+        """What one link of replication brings across; documents go from the master to its replicas."""
         states = StatesOut(self.store, self.topics, self.groups, self.producer_sequences) if self.is_master else None
         return StateExchange(self.store, self.topics, self.consumer_offsets, states)
 
@@ -244,10 +244,10 @@ class Broker:
             )
         state = self._replica_file.state
         all_is_there = report.clean or self.store.is_sync_flush or (report.same_boot and not lost)
-        # A slave gives no numbers; it has its master's versions before the bytes that they speak of.
+        # A replica gives no numbers; it has its master's versions before the bytes that they speak of.
         if state.role.is_master and (state.cut is not None or not all_is_there):
             self.consumer_offsets.renew_versions()
-        if self._is_restored:  # a slave as well: it may still follow or be promoted
+        if self._is_restored:  # a replica as well: it may still follow or be promoted
             drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
             self._replica_file.draw_origin(self.consumer_offsets.renew_restored(drawn))
         if state.role.is_master:
@@ -307,7 +307,7 @@ class Broker:
             self._spans,
         )
         if self.is_master:
-            # Of a commit that a slave has taken over in part, the rest may never have come.
+            # Of a commit that a replica has taken over in part, the rest may never have come.
             newest = self._newest_recovered or await self.store.log_feed.newest()
             await self.transactions.rebuild(self.transaction_scan, newest)
 
@@ -328,7 +328,7 @@ class Broker:
             self.filters,
             self.consumer_offsets,
             self.sessions.members.is_broadcasting,
-            SlaveReads.of(
+            ReplicaReads.of(
                 self.options.replication,
                 machine_memory_bytes(),
                 lambda: self.store.follows or self.replication.is_connected,
@@ -466,7 +466,7 @@ class Broker:
     async def _checkpoint_forever(self) -> None:
         while True:
             await rest(self._clock, self.store.checkpoint_due, CHECKPOINT_INTERVAL_S)
-            if self.is_master:  # a slave forgets what its master has forgotten
+            if self.is_master:  # a replica forgets what its master has forgotten
                 self.producer_sequences.expire(self.time.now_ms())
             await self.store.checkpoint()
 

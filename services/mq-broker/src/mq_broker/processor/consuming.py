@@ -11,16 +11,16 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.core.documents import CONSUMER_OFFSETS
 from mq_broker.core.limits import CONSUMER_OFFSETS_MAX, RejectedError, TooManyError, first_few
 from mq_broker.core.pulling import (
-    NO_SLAVE,
+    NO_REPLICA,
     PULL_BYTES_MAX,
     PULL_MESSAGES_MAX,
     MessageFilter,
     MessageFilters,
     PullQuery,
     PullResult,
+    ReplicaReads,
     Search,
     Selection,
-    SlaveReads,
 )
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
@@ -48,7 +48,7 @@ class _Plan:
 class Pulling:
     """The processor of pull requests.
 
-    A slave serves what it has. A pull of what it does not have yet waits, as for a message that is not sent yet.
+    A replica serves what it has. A pull of what it does not have yet waits, as for a message that is not sent yet.
 
     Invariant: a pull with a version of its progress gets no messages where the group's progress has another version.
     The member may have pulled messages that are lost, and would pass over others with the same numbers (ADR 135).
@@ -60,7 +60,7 @@ class Pulling:
     filters: MessageFilters
     offsets: ConsumerOffsets
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
-    reads: SlaveReads = NO_SLAVE
+    reads: ReplicaReads = NO_REPLICA
     given: Traffic[tuple[str, str]] = field(default_factory=Traffic)  # by topic and group
 
     @property
@@ -165,7 +165,7 @@ class Pulling:
     def _admit(self, query: PullQuery) -> SubscriptionGroup | PullResult:
         """The group, when it may pull from the queue."""
         if self.store.follows and not self.reads.enabled:
-            remark = "this broker is a slave that serves no pulls (slaveReadEnable=false); ask the master"
+            remark = "this broker is a replica that serves no pulls (slaveReadEnable=false); ask the master"
             return PullResult(ResponseCode.SYSTEM_BUSY, remark)
         try:
             group = self.groups.get_or_create(query.group, query.client)
@@ -255,15 +255,15 @@ class Offsets:
     def log_needed(self) -> int:
         """Up to where a log has to reach that everything is in it on which what is finished here depends.
 
-        A send back is answered when its retry is confirmed; a slave may have it, and not have heard yet that it is.
+        A send back is answered when its retry is confirmed; a replica may have it, and not have heard yet that it is.
         """
         return self.store.log_end if self.store.follows else self.store.readable_end
 
     def has_log_of(self, group: str, report: QueueReport, log_end: int) -> bool:
         """Whether everything is here on which a report depends that needs the log up to `log_end`.
 
-        A slave has what its log reaches. A master has all that counts with its own version, also where the log is
-        shorter now: a slave had told of a tail that no disk has kept, or the store was begun anew.
+        A replica has what its log reaches. A master has all that counts with its own version, also where the log is
+        shorter now: a replica had told of a tail that no disk has kept, or the store was begun anew.
         """
         if log_end <= self.store.log_end:
             return True
@@ -323,8 +323,8 @@ class Offsets:
 
         What is of another version than the queue's progress is left out, and the remark that is returned says so. Where
         the queue has no progress, that is a report from before versions were renewed: the group begins with the first
-        message then, because others may have the reported numbers. A slave may not have all that its master has sent to
-        members: of what lies beyond its queues they have to say again, to the master, that it is finished. Raises
+        message then, because others may have the reported numbers. A replica may not have all that its master has sent
+        to members: of what lies beyond its queues they have to say again, to the master, that it is finished. Raises
         RejectedError when the report of a queue makes no sense; all other reports have been added then.
         """
         self._check_group(group)
@@ -352,7 +352,7 @@ class Offsets:
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Reset the group's offsets to exactly (topic, queue id, offset): all of them, or none when one makes no sense.
 
-        As durable as an acknowledged message on return. Raises RejectedError, on a slave too: what is set anew undoes
+        As durable as an acknowledged message on return. Raises RejectedError, on a replica too: what is set anew undoes
         what is finished, and only one broker may do that.
         """
         require_master(self.store)
@@ -381,7 +381,7 @@ class Offsets:
             raise _rejection(f"queue {queue_id} of {topic!r}: {error}") from error
 
     def _within(self, topic: str, queue_id: int, reported: Progress) -> Progress:
-        """What a slave has of it; a master has to have all of it."""
+        """What a replica has of it; a master has to have all of it."""
         if self.store.follows:
             return reported.cut(self.store.queue_end(topic, queue_id))
         self._check_end(topic, queue_id, reported)

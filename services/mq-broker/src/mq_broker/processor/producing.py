@@ -35,10 +35,10 @@ from mqproto.record import Record, RecordError
 
 log = logging.getLogger(__name__)
 
-# Stored, and what a synchronous master says of its slaves.
+# Stored, and what a synchronous master says of its replicas.
 _FEWER_COPIES = {
-    Copies.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "no slave is in sync: the master alone has it"),
-    Copies.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "not all in-sync slaves have it in time"),
+    Copies.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "no replica is in sync: the master alone has it"),
+    Copies.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "not all in-sync replicas have it in time"),
 }
 
 

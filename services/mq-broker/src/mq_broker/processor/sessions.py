@@ -89,7 +89,7 @@ class Sessions:
     def ensure_retry_topic(self, group: SubscriptionGroup) -> None:
         """The group's retry topic has the queues that it should; its members read it, though nothing be retried.
 
-        On a slave it has what it has on the master: there the members send heartbeats, too.
+        On a replica it has what it has on the master: there the members send heartbeats, too.
         """
         if self.topics.follows():
             return
@@ -273,8 +273,8 @@ class QueueLocking:
 
     Invariants: a grant is on disk before its holder hears of it; a member that is told that it holds a queue holds it
     at that moment; the end of a session gives nothing back, because the listener behind a broken connection may still
-    run; for the same reason a process does not take over the locks of another one that had its client id. A slave
-    grants nothing, and its table says that it may lack holders: when the slave becomes a master, it grants no lock
+    run; for the same reason a process does not take over the locks of another one that had its client id. A replica
+    grants nothing, and its table says that it may lack holders: when the replica becomes a master, it grants no lock
     before every lock that the old master has granted is over, unless that one has stepped down and handed its table
     over (ADR 111).
     """
@@ -306,7 +306,7 @@ class QueueLocking:
         """Those of the queues that the member holds now, for 60 s; the others belong to another member, or to no topic.
 
         A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
-        RejectedError for a client that is no member, and on a slave; OSError.
+        RejectedError for a client that is no member, and on a replica; OSError.
         """
         require_master(self.store)
         self._require_member(group, client_id, incarnation)
@@ -322,7 +322,7 @@ class QueueLocking:
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = "") -> None:
         """Give back what the client holds of the queues, member or not, and wake members that may wait for it.
 
-        Raises RejectedError on a slave.
+        Raises RejectedError on a replica.
         """
         require_master(self.store)
         if self.locks.unlock(group, _holder(client_id, incarnation), queues):

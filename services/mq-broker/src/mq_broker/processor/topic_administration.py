@@ -179,7 +179,7 @@ class Changing:
         await self.make(Change(resets=resets) if moved else None, lambda: made(moved))
 
 
-# Rejections of a slave, and the response codes for errors of the store.
+# Rejections of a replica, and the response codes for errors of the store.
 
 NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
 
@@ -196,7 +196,7 @@ def code_of(error: StoreError) -> ResponseCode:
 
 
 def require_master(store: MessageStore) -> None:
-    """Raise RejectedError on a slave, and on a master that has stepped down: what is asked for is the master's
+    """Raise RejectedError on a replica, and on a master that has stepped down: what is asked for is the master's
     alone.
     """
     if store.follows:

@@ -261,7 +261,7 @@ class TransactionAdministration:
 
         0 transactions: 32. What cannot be read is listed without topic and keys. Raises RejectedError.
         """
-        require_master(self.store)  # a slave knows of open transactions only when it becomes the master
+        require_master(self.store)  # a replica knows of open transactions only when it becomes the master
         if not 0 <= max_transactions <= QUERY_MESSAGES_MAX:
             sentence = f"{max_transactions} transactions; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default"
             raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)

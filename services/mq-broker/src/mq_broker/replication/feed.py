@@ -1,4 +1,4 @@
-"""The master's side of one link: it compares the logs, then sends bytes, states and heartbeats as the slave can
+"""The master's side of one link: it compares the logs, then sends bytes, states and heartbeats as the replica can
 follow."""
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024  # of one frame: on a slow link it has to arrive before the link counts as silent
 WINDOW_BYTES = 8 * 1024 * 1024  # sent, and not reported as written yet
 STATES_INTERVAL_S, CONFIRM_INTERVAL_S = 0.05, 0.02  # at most so often, unless log bytes go out anyway
-FINAL_FRAME_TIMEOUT_S = 1.0  # to tell a slave what is confirmed when its link ends, and as long again to tell it why
+FINAL_FRAME_TIMEOUT_S = 1.0  # to tell a replica what is confirmed when its link ends, and as long again to tell it why
 NOTHING = Report(0, 0, 0)
 ACCEPTED_S = 10.0  # replicas that start at the same time as a restored master register within it
 RESTORED = (
-    "the store of the master was put back from a backup: it takes nothing, and feeds no slave, until name servers have "
-    f"known of no other replica for {ACCEPTED_S:.0f} s. Should a replica have what came after the backup, promote that "
-    "one (mqadmin switchMaster --oldMasterIsLost), or take the restored one and lose what only the other has (mqadmin "
-    "switchMaster --to the address of the restored one)"
+    "the store of the master was put back from a backup: it takes nothing, and feeds no replica, until name servers "
+    f"have known of no other broker of its name for {ACCEPTED_S:.0f} s. Should a replica have what came after the "
+    "backup, promote that one (mqadmin switchMaster --oldMasterIsLost), or take the restored one and lose what only "
+    "the other has (mqadmin switchMaster --to the address of the restored one)"
 )
 
 
 class FeedError(Exception):
-    """The slave has sent an impossible value; the message goes to it, and the link ends."""
+    """The replica has sent an impossible value; the message goes to it, and the link ends."""
 
 
 class FeedOwner(Protocol):
@@ -61,21 +61,21 @@ class FeedOwner(Protocol):
         """Whether its store was put back from a backup, and it has not been taken as the master yet."""
 
     def step(self, event: Event) -> None:
-        """Something has happened to the slave."""
+        """Something has happened to the replica."""
 
     def attach(self, feed: ReplicaFeed) -> None:
-        """The slave has identified itself."""
+        """The replica has identified itself."""
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
-        """The slave knows of a newer epoch."""
+        """The replica knows of a newer epoch."""
 
 
 class ReplicaFeed:
     """One link.
 
-    Invariants: nothing is sent before the slave has shown that both logs are the same up to where it asks to follow; no
-    more than WINDOW_BYTES are on their way; a document is sent behind the log that it speaks of, and progress with the
-    end of the log that it depends on.
+    Invariants: nothing is sent before the replica has shown that both logs are the same up to where it asks to follow;
+    no more than WINDOW_BYTES are on their way; a document is sent behind the log that it speaks of, and progress with
+    the end of the log that it depends on.
     """
 
     def __init__(self, node: Node, link: MasterLink, master: FeedOwner) -> None:
@@ -91,7 +91,7 @@ class ReplicaFeed:
         self._exchange = node.new_exchange()
         self._end_remark = ""
         self.clocks = node.new_heard_clocks()
-        self._proven_to = -1  # up to here the slave has shown that its records are the master's
+        self._proven_to = -1  # up to here the replica has shown that its records are the master's
         self._sent_to = 0
         self._told_confirmed = -1
         self._in_sync = (False, 0)
@@ -109,18 +109,18 @@ class ReplicaFeed:
         return Disconnected(self.replica_id)
 
     def end(self, remark: str) -> None:
-        """End the link; the slave hears why."""
+        """End the link; the replica hears why."""
         if not self._end_remark and self._task is not None:
             self._end_remark = remark
             self._task.cancel()
 
     def tell_in_sync(self, in_sync: bool, version: int) -> None:
-        """The slave belongs to the set now, or not."""
+        """The replica belongs to the set now, or not."""
         self._in_sync, self._beat_at = (in_sync, version), 0.0
         self.wake.set()
 
     async def run(self) -> None:
-        """Until the slave ends the link, breaks it, or sends an impossible value. Raises LinkError."""
+        """Until the replica ends the link, breaks it, or sends an impossible value. Raises LinkError."""
         self._task = asyncio.ensure_future(self._run())
         remark = ""
         try:
@@ -136,8 +136,8 @@ class ReplicaFeed:
             await stop(self._task, self._stream)
             self._exchange.close()
         if remark:
-            level = logging.INFO if remark == RESTORED else logging.WARNING  # the slave comes again every second
-            log.log(level, "the link of slave %s ends: %s", self.name, remark)
+            level = logging.INFO if remark == RESTORED else logging.WARNING  # the replica comes again every second
+            log.log(level, "the link of replica %s ends: %s", self.name, remark)
             await self._reject(remark)
 
     async def _run(self) -> None:
@@ -156,7 +156,7 @@ class ReplicaFeed:
                 case ProgressEntries():
                     self._take_progress(event)
                 case LeaveNotice():
-                    log.info("slave %s stops", self.name)
+                    log.info("replica %s stops", self.name)
                     self._master.step(Left(self.replica_id))
                     return
                 case ReplicaHello():
@@ -176,10 +176,10 @@ class ReplicaFeed:
             raise FeedError(f"protocol version {hello.protocol_version}; this master speaks {PROTOCOL_VERSION}")
         if (hello.cluster_name, hello.broker_name) != (identity.cluster_name, identity.broker_name):
             raise FeedError(
-                f"a slave of {hello.broker_name} in {hello.cluster_name}; this is {identity.broker_name} in "
+                f"a replica of {hello.broker_name} in {hello.cluster_name}; this is {identity.broker_name} in "
                 f"{identity.cluster_name}: brokerName and brokerClusterName have to be the same"
             )
-        if self._master.is_restored:  # a new slave that followed it would be a replica that knows an epoch
+        if self._master.is_restored:  # a new replica that followed it would know an epoch
             raise FeedError(RESTORED)
         if hello.replica_id == state.replica_id:
             raise FeedError("it has the master's own replica id: its store is a copy; remove its config/replica.json")
@@ -234,7 +234,7 @@ class ReplicaFeed:
         self._exchange.follows_from(log_offset)
         self.reported = Report(log_offset, log_offset, log_offset)
         self._master.step(Connected(self.replica_id, log_offset))
-        log.info("slave %s follows from %d, %d bytes behind", self.name, log_offset, store.log_end - log_offset)
+        log.info("replica %s follows from %d, %d bytes behind", self.name, log_offset, store.log_end - log_offset)
         self._stream = asyncio.create_task(self._stream_from(log_offset), name=f"feed of {self.name}")
         self._stream.add_done_callback(self._stream_ended)
 
@@ -251,7 +251,7 @@ class ReplicaFeed:
         self.clocks.hear(report.wall_ms)
         if self.clocks.has_news():
             ahead_s = self.clocks.ahead_ms / 1_000
-            log.warning("the wall clock of slave %s is %.1f s ahead of this machine's", self.name, ahead_s)
+            log.warning("the wall clock of replica %s is %.1f s ahead of this machine's", self.name, ahead_s)
         self._master.step(Acknowledged(self.replica_id, report.acknowledged_offset))
         self.wake.set()
 
@@ -308,7 +308,7 @@ class ReplicaFeed:
         )
 
     async def _rest(self, now: float) -> None:
-        """Until something has changed that the slave has to hear, or it is time for a beat."""
+        """Until something has changed that the replica has to hear, or it is time for a beat."""
         until = self._beat_at + self._node.options.beat_interval_ms / 1000
         if self._told_confirmed < self._node.store.readable_end:
             until = min(until, self._confirm_at + CONFIRM_INTERVAL_S)
@@ -321,7 +321,7 @@ class ReplicaFeed:
             await self._link.send(MasterFrame(self._master.epoch, event))
 
     async def _tell_confirmed(self) -> None:
-        """At the end, for a slave that will be read without its master. It need not wait for CONFIRM_INTERVAL_S."""
+        """At the end, for a replica that will be read without its master. It need not wait for CONFIRM_INTERVAL_S."""
         if self.is_following:
             await self._say_last(self._beat())
 
@@ -333,7 +333,7 @@ class ReplicaFeed:
             async with timeout(self._node.clock, FINAL_FRAME_TIMEOUT_S):
                 await self._send(event)
         except (LinkError, TimeoutError) as error:
-            log.info("slave %s was not told: %s", self.name, error)
+            log.info("replica %s was not told: %s", self.name, error)
 
     def _stream_ended(self, task: asyncio.Task[None]) -> None:
         """It ends by an error only, and then the link is over."""

@@ -1,4 +1,4 @@
-"""The slave's side of one link: it finds where to begin, then takes over what the master sends."""
+"""The replica's side of one link: it finds where to begin, then takes over what the master sends."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from mq_broker.replication.frames import (
     ReplicaEvent,
     ReplicaFrame,
     ReplicaHello,
+    ReplicaLink,
     Report,
-    SlaveLink,
     StateDocument,
 )
 from mq_broker.replication.node import Node, heard, stop
@@ -45,11 +45,11 @@ class Following:
     """One link, from hello to its end. When the log has to be cut, that is written down: the broker is opened anew.
 
     Invariants: nothing is acknowledged before the log was compared, and cut where it has to be; a frame of another
-    epoch than the one that was taken over ends the link; bytes are acknowledged as the slave's flushDiskType says: on
+    epoch than the one that was taken over ends the link; bytes are acknowledged as the replica's flushDiskType says: on
     disk, or written.
     """
 
-    def __init__(self, node: Node, link: SlaveLink) -> None:
+    def __init__(self, node: Node, link: ReplicaLink) -> None:
         self._node, self._link = node, link
         self._epoch = node.file.state.epoch
         self._exchange = node.new_exchange()
@@ -85,7 +85,7 @@ class Following:
             self._exchange.close()
 
     async def _send_leave_notice(self) -> None:
-        """The master need not wait for this slave, and ends the link; one that is not told notices by itself."""
+        """The master need not wait for this replica, and ends the link; one that is not told notices by itself."""
         if self.is_up:
             with contextlib.suppress(LinkError, TimeoutError):
                 async with timeout(self._node.clock, LEAVE_NOTICE_S):
@@ -230,7 +230,7 @@ class Following:
             self._old = None
 
     async def _hear_clocks(self, beat: MasterHeartbeat) -> None:
-        """What the slave has to know of its master's clocks when that is lost is written down."""
+        """What the replica has to know of its master's clocks when that is lost is written down."""
         node, clocks = self._node, self._node.master_clocks
         clocks.hear(beat.wall_ms, beat.broker_time_ms)
         if clocks.has_news():
@@ -334,7 +334,7 @@ class Reject:
     remark: str
 
 
-TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restore feeds no slave
+TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restore feeds no replica
     "to go on with what this broker has, stop the other one and promote this one (mqadmin switchMaster "
     "--oldMasterIsLost); to go on with the other one, start this one with an empty storePathRootDir, and keep the old "
     "folder: it has what the other one lacks"
@@ -345,18 +345,18 @@ Action = Compare | CutLog | StartFollowing | Reject
 
 @dataclass
 class Reconciliation:
-    """Where a slave has to begin: finding out up to where its log and its master's are the same, as a step function.
+    """Where a replica has to begin: finding out up to where its log and its master's are the same, as a step function.
 
-    One slave's search, from one hello to the decision. Offsets are of the log; `end` is on disk.
+    One replica's search, from one hello to the decision. Offsets are of the log; `end` is on disk.
 
     The epochs of both logs say up to where they can be the same; that they are is shown by the CRC of the last records
-    before that place. Where it does not match, the place is halved until it does. What the slave has beyond it is its
+    before that place. Where it does not match, the place is halved until it does. What the replica has beyond it is its
     own alone, and has to be cut off; only then it follows. A log of which no record matches is cut off whole where both
     were begun by the same master (docs/adr/0140), and kept otherwise: then it is another broker's. Where there is no
     record to compare, an epoch that both have decides (docs/adr/0142).
 
-    Invariant: a slave follows from the end of its log, and from nowhere else, and only after the records before it have
-    been found to be the master's, unless there are none.
+    Invariant: a replica follows from the end of its log, and from nowhere else, and only after the records before it
+    have been found to be the master's, unless there are none.
     """
 
     epoch: Epoch
@@ -438,5 +438,5 @@ class Reconciliation:
             return CutLog(Cut(self.begin, self._anew_at))
         return Reject(
             f"no record of this log, from {self.begin} to {self.end}, is in the master's: they are different brokers' "
-            "stores, or this one is of another time; start the slave with an empty storePathRootDir"
+            "stores, or this one is of another time; start the replica with an empty storePathRootDir"
         )

@@ -1,4 +1,4 @@
-"""The frames of master and slave, and the link between them; replication_service.proto has them for the wire."""
+"""The frames of master and replica, and the link between them; replication_service.proto has them for the wire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHello:
-    """A slave's first frame."""
+    """A replica's first frame."""
 
     cluster_name: str
     broker_name: str
@@ -46,7 +46,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the slave has written, has on disk, and vouches for; and its wall clock, 0 when it does not tell."""
+    """What the replica has written, has on disk, and vouches for; and its wall clock, 0 when it does not tell."""
 
     written_offset: int
     durable_offset: int
@@ -67,7 +67,7 @@ class ProgressEntries:
 
 @dataclass(frozen=True, slots=True)
 class LeaveNotice:
-    """The slave stops on purpose."""
+    """The replica stops on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEnt
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFrame:
-    """From a slave, with the newest epoch that it has accepted."""
+    """From a replica, with the newest epoch that it has accepted."""
 
     epoch: Epoch
     event: ReplicaEvent
@@ -153,8 +153,8 @@ class LinkError(Exception):
     """The link is gone; the message says what is known of the reason."""
 
 
-class SlaveLink(Protocol):
-    """The slave's end. Frames arrive in the order in which they were sent, or the link breaks."""
+class ReplicaLink(Protocol):
+    """The replica's end. Frames arrive in the order in which they were sent, or the link breaks."""
 
     async def send(self, frame: ReplicaFrame) -> None:
         """Send; waits while the other side does not keep up. Raises LinkError."""
@@ -164,9 +164,9 @@ class SlaveLink(Protocol):
 
 
 class MasterLink(Protocol):
-    """The way between a master and one slave, whatever carries it: gRPC, or a simulated network.
+    """The way between a master and one replica, whatever carries it: gRPC, or a simulated network.
 
-    The master's end; `peer` is the slave's address, for people.
+    The master's end; `peer` is the replica's address, for people.
     """
 
     peer: str
@@ -175,8 +175,8 @@ class MasterLink(Protocol):
         """Send; waits while the other side does not keep up. Raises LinkError."""
 
     async def receive(self) -> ReplicaFrame | None:
-        """The next frame; None when the slave has ended the stream. Raises LinkError."""
+        """The next frame; None when the replica has ended the stream. Raises LinkError."""
 
 
 # A link to the master that listens for replication at `host:port`, closed when the context ends. Raises LinkError.
-Connect = Callable[[str], AbstractAsyncContextManager[SlaveLink]]
+Connect = Callable[[str], AbstractAsyncContextManager[ReplicaLink]]

@@ -1,4 +1,4 @@
-"""What a master may confirm: the ledger of its slaves, as a step function."""
+"""What a master may confirm: the ledger of its replicas, as a step function."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.replica_state import InSyncSet
 
-# A slave that is nearer than this, and had everything so short a while ago, is waited for, so that it joins under load.
+# A replica that is nearer than this, and had everything so short a while ago, is waited for, so that it joins under
+# load.
 JOIN_GAP_BYTES, JOIN_FRESH_S = 4 * 1024 * 1024, 2.0
 JOIN_WAIT_S, JOIN_AGAIN_S = 1.0, 5.0
-STRANGERS_MAX = 16  # slaves that are neither connected nor in the set, and are remembered all the same
+STRANGERS_MAX = 16  # replicas that are neither connected nor in the set, and are remembered all the same
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A slave follows from here: everything below is the same in both logs."""
+    """A replica follows from here: everything below is the same in both logs."""
 
     replica_id: str
     log_offset: int
@@ -23,21 +24,21 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The slave's link is gone."""
+    """The replica's link is gone."""
 
     replica_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The slave has stopped on purpose: the master need not wait for it."""
+    """The replica has stopped on purpose: the master need not wait for it."""
 
     replica_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The slave vouches for everything below."""
+    """The replica vouches for everything below."""
 
     replica_id: str
     log_offset: int
@@ -75,7 +76,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Everything below may be shown; `alone` when the set is the master alone, so that no other replica has it."""
+    """Everything below may be shown; `alone` when the set is the master alone, so that no replica has it."""
 
     log_offset: int
     alone: bool
@@ -83,7 +84,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """End the link of this slave: its claim is impossible."""
+    """End the link of this replica: its claim is impossible."""
 
     replica_id: str
     remark: str
@@ -93,10 +94,10 @@ Action = Decide | Confirm | Reject
 
 
 @dataclass(slots=True)
-class SlaveView:
-    """A slave as its master knows it; times are monotonic seconds.
+class ReplicaView:
+    """A replica as its master knows it; times are monotonic seconds.
 
-    `caught_up_at` is the latest moment of which it is known that the slave has everything that was stored then.
+    `caught_up_at` is the latest moment of which it is known that the replica has everything that was stored then.
     """
 
     acknowledged: int = 0
@@ -125,7 +126,7 @@ class InSyncLedger:
     not_catchup_s: float
     in_sync: InSyncSet
     confirmed: int
-    slaves: dict[str, SlaveView] = field(default_factory=dict)
+    views: dict[str, ReplicaView] = field(default_factory=dict)
     stored: int = 0
     deciding: InSyncSet | None = None
     _joining: str = ""
@@ -136,7 +137,7 @@ class InSyncLedger:
         """The epoch begins with this; the replicas in the set have time from now on to come back."""
         self.in_sync, self.confirmed = in_sync, confirmed
         for replica_id in self.in_sync.replicas - {self.me}:
-            self.slaves[replica_id] = SlaveView(caught_up_at=now)
+            self.views[replica_id] = ReplicaView(caught_up_at=now)
 
     @property
     def is_alone(self) -> bool:
@@ -155,12 +156,12 @@ class InSyncLedger:
             case Connected(replica_id, log_offset):
                 self._forget_strangers()
                 caught_up_at = now if log_offset >= log_end else self._caught_up_at(replica_id)
-                self.slaves[replica_id] = SlaveView(log_offset, True, caught_up_at, log_end, now)
-            case Disconnected(replica_id) if replica_id in self.slaves:
-                self.slaves[replica_id].connected = False
-            case Left(replica_id) if replica_id in self.slaves:
-                self.slaves[replica_id].connected = False
-                self.slaves[replica_id].caught_up_at = -math.inf
+                self.views[replica_id] = ReplicaView(log_offset, True, caught_up_at, log_end, now)
+            case Disconnected(replica_id) if replica_id in self.views:
+                self.views[replica_id].connected = False
+            case Left(replica_id) if replica_id in self.views:
+                self.views[replica_id].connected = False
+                self.views[replica_id].caught_up_at = -math.inf
             case Acknowledged(replica_id, log_offset):
                 actions += self._acknowledge(replica_id, log_offset, now, log_end)
             case Stored(log_offset):
@@ -183,28 +184,28 @@ class InSyncLedger:
         """Never keep as many as a client names."""
         gone = [
             replica_id
-            for replica_id, slave in self.slaves.items()
-            if not slave.connected and replica_id not in self.in_sync.replicas | {self._joining}
+            for replica_id, replica in self.views.items()
+            if not replica.connected and replica_id not in self.in_sync.replicas | {self._joining}
         ]
         if len(gone) > STRANGERS_MAX and self.deciding is None:
-            del self.slaves[gone[0]]
+            del self.views[gone[0]]
 
     def _caught_up_at(self, replica_id: str) -> float:
-        known = self.slaves.get(replica_id)
+        known = self.views.get(replica_id)
         return known.caught_up_at if known else -self.not_catchup_s
 
     def _acknowledge(self, replica_id: str, log_offset: int, now: float, log_end: int) -> list[Action]:
-        slave = self.slaves.get(replica_id)
-        if slave is None or not slave.connected:
+        replica = self.views.get(replica_id)
+        if replica is None or not replica.connected:
             return [Reject(replica_id, "acknowledges before it follows")]
         if log_offset > log_end:
             return [Reject(replica_id, f"acknowledges up to {log_offset}, and the log ends at {log_end}")]
-        if log_offset < slave.acknowledged:
-            return [Reject(replica_id, f"acknowledges up to {log_offset}, after {slave.acknowledged}")]
-        slave.acknowledged = log_offset
-        if log_offset >= slave.marked_end:
-            slave.caught_up_at = now if log_offset == log_end else slave.marked_at
-            slave.marked_end, slave.marked_at = log_end, now
+        if log_offset < replica.acknowledged:
+            return [Reject(replica_id, f"acknowledges up to {log_offset}, after {replica.acknowledged}")]
+        replica.acknowledged = log_offset
+        if log_offset >= replica.marked_end:
+            replica.caught_up_at = now if log_offset == log_end else replica.marked_at
+            replica.marked_end, replica.marked_at = log_end, now
         return []
 
     def _decided(self, in_sync: InSyncSet, *, durable: bool) -> None:
@@ -215,17 +216,17 @@ class InSyncLedger:
             self._joining = ""
 
     def _join(self, now: float, log_end: int) -> None:
-        """Wait for one slave that is near, for a while: then it has everything that is confirmed."""
+        """Wait for one replica that is near, for a while: then it has everything that is confirmed."""
         if self._joining:
-            slave = self.slaves[self._joining]
-            if self.deciding is None and (not slave.connected or now - self._joining_since > JOIN_WAIT_S):
+            replica = self.views[self._joining]
+            if self.deciding is None and (not replica.connected or now - self._joining_since > JOIN_WAIT_S):
                 self._joining, self._join_again_at = "", now + JOIN_AGAIN_S
             return
         if self.deciding is not None or now < self._join_again_at:
             return
-        for replica_id, slave in self.slaves.items():
-            is_near = log_end - slave.acknowledged <= JOIN_GAP_BYTES and now - slave.caught_up_at <= self._fresh_s
-            if slave.connected and is_near and replica_id not in self.in_sync.replicas:
+        for replica_id, replica in self.views.items():
+            is_near = log_end - replica.acknowledged <= JOIN_GAP_BYTES and now - replica.caught_up_at <= self._fresh_s
+            if replica.connected and is_near and replica_id not in self.in_sync.replicas:
                 self._joining, self._joining_since = replica_id, now
                 return
 
@@ -235,9 +236,7 @@ class InSyncLedger:
         late = frozenset(
             replica_id
             for replica_id in self.in_sync.replicas - {self.me}
-            if (
-                self._is_behind(replica_id, log_end) and now - self.slaves[replica_id].caught_up_at > self.not_catchup_s
-            )
+            if (self._is_behind(replica_id, log_end) and now - self.views[replica_id].caught_up_at > self.not_catchup_s)
             or self._has_lost(replica_id)
         )
         if late:
@@ -247,13 +246,13 @@ class InSyncLedger:
         return [Decide(self.deciding)] if self.deciding else []
 
     def _is_behind(self, replica_id: str, log_end: int) -> bool:
-        slave = self.slaves[replica_id]
-        return not slave.connected or slave.acknowledged < log_end
+        replica = self.views[replica_id]
+        return not replica.connected or replica.acknowledged < log_end
 
     def _has_lost(self, replica_id: str) -> bool:
         """Whether it has come back without something that it had vouched for: its disk had not got it yet."""
-        slave = self.slaves[replica_id]
-        return self.synchronous and slave.connected and slave.acknowledged < self.confirmed
+        replica = self.views[replica_id]
+        return self.synchronous and replica.connected and replica.acknowledged < self.confirmed
 
     def _confirm(self) -> list[Action]:
         replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())
@@ -272,5 +271,5 @@ class InSyncLedger:
     def _acknowledged(self, replica_id: str) -> int:
         """What it vouches for; a replica that is not connected vouches for nothing more: what it still has is
         unknown."""
-        slave = self.slaves[replica_id]
-        return slave.acknowledged if slave.connected else min(slave.acknowledged, self.confirmed)
+        replica = self.views[replica_id]
+        return replica.acknowledged if replica.connected else min(replica.acknowledged, self.confirmed)

@@ -1,4 +1,4 @@
-"""A master: it feeds its slaves, confirms what they have, and detects that it was superseded (mechanisms H1, H2)."""
+"""A master: it feeds its replicas, confirms what they have, and detects that it was superseded (mechanisms H1, H2)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from mq_broker.replication.in_sync import (
     InSyncLedger,
     Passed,
     Reject,
-    SlaveView,
+    ReplicaView,
     Stored,
 )
-from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_slave, promote
+from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_replica, promote
 from mqproto.codes import ResponseCode
 from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
 
-PAST_MAX = 16  # slaves whose link is gone that are remembered, for operators
+PAST_MAX = 16  # replicas whose link is gone that are remembered, for operators
 
 
 class MasterReplication:
@@ -54,7 +54,7 @@ class MasterReplication:
         self.epoch = node.file.state.epoch  # in which it writes, from `begin` on
         self.reopen = asyncio.Event()
         self._feeds: dict[str, ReplicaFeed] = {}
-        self._past: dict[str, ReplicaFeed] = {}  # the last one of each slave whose link is gone
+        self._past: dict[str, ReplicaFeed] = {}  # the last one of each replica whose link is gone
         self._wake = asyncio.Event()
         self._decide: InSyncSet | None = None
         self._reason = ""
@@ -65,7 +65,7 @@ class MasterReplication:
             node.file.state.replica_id,
             self._is_synchronous,
             options.min_in_sync_replicas,
-            options.slave_not_catchup_ms / 1000,
+            options.replica_not_catchup_ms / 1000,
             node.file.state.in_sync,
             node.file.state.confirmed,
         )
@@ -85,7 +85,7 @@ class MasterReplication:
         """The broker has read what it needs of its log: from now on only what is confirmed is visible."""
         node = self._node
         if self._is_synchronous:
-            node.store.confirm_from(self._ledger.confirmed, timeout_s=node.options.slave_timeout_ms / 1000)
+            node.store.confirm_from(self._ledger.confirmed, timeout_s=node.options.replica_timeout_ms / 1000)
             self._look_at_replicas()
         node.store.on_grown(self._grown)
         if self.is_restored:
@@ -117,7 +117,7 @@ class MasterReplication:
         """Two machines that show the same time are right against a former master; broker time goes on as it is."""
         node = self._node
         if node.time.follows_master_wall and any(feed.clocks.agrees() for feed in self._feeds.values()):
-            log.warning("deliver_at follows the wall clock of this machine from now on: that of a slave is the same")
+            log.warning("deliver_at follows the wall clock of this machine from now on: that of a replica is the same")
             node.time.follow_own_wall()
             with contextlib.suppress(OSError):  # a restart finds out again
                 await node.remember(ReplicaState.with_own_wall)
@@ -140,15 +140,15 @@ class MasterReplication:
         with contextlib.suppress(OSError):  # then the next start confirms anew what it finds
             await self.note_confirmed()
 
-    # ------------------------------------------------------------------------------------------ slaves
+    # ------------------------------------------------------------------------------------------ replicas
 
     async def serve(self, link: MasterLink) -> None:
-        """One slave's link, until it ends."""
+        """One replica's link, until it ends."""
         feed = ReplicaFeed(self._node, link, self)
         try:
             await feed.run()
         except LinkError as error:
-            log.warning("slave %s: %s", feed.name, error)
+            log.warning("replica %s: %s", feed.name, error)
         finally:
             if self._feeds.get(feed.replica_id) is feed:
                 self._past[feed.replica_id] = self._feeds.pop(feed.replica_id)
@@ -161,10 +161,10 @@ class MasterReplication:
             self.step(feed.disconnected)
 
     def attach(self, feed: ReplicaFeed) -> None:
-        """The newest link of a slave is the one that counts."""
+        """The newest link of a replica is the one that counts."""
         earlier = self._feeds.pop(feed.replica_id, None)
         if earlier is not None:
-            earlier.end("the slave has a newer link")
+            earlier.end("the replica has a newer link")
             self._step_if_following(earlier)
         self._past.pop(feed.replica_id, None)
         self._feeds[feed.replica_id] = feed
@@ -222,7 +222,7 @@ class MasterReplication:
     # --------------------------------------------------------------------------------------- operators
 
     async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
-        """Accept nothing more, durably, and go on feeding slaves: where the log ends now, and the role until now.
+        """Accept nothing more, durably, and go on feeding replicas: where the log ends now, and the role until now.
 
         Raises RejectedError when `epoch` is not the present one; OSError: then the outcome is unknown, ask again.
         """
@@ -252,34 +252,34 @@ class MasterReplication:
         self.reopen.set()
 
     def behind(self, log_offset: int) -> list[str]:
-        """The connected slaves that have not written everything below this offset."""
+        """The connected replicas that have not written everything below this offset."""
         feeds = self._feeds.values()
         return [feed.name for feed in feeds if feed.is_following and feed.reported.written_offset < log_offset]
 
-    async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
+    async def become_replica(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
         """Follow this master from now on. Raises RejectedError when it has not stepped down, OSError."""
         if self._node.file.state.role.is_master and epoch <= self.epoch:
             sentence = f"this broker is the master in epoch {self.epoch}: have it step down first"
             raise RejectedError(ResponseCode.SYSTEM_ERROR, sentence)
         self._stop_writes(f"a master in epoch {epoch} has taken over")
-        await become_slave(self._node, broker_id, master_ha_address)
+        await become_replica(self._node, broker_id, master_ha_address)
         self.reopen.set()
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
         """There is a master with this epoch. Raises OSError; writes are rejected all the same.
 
-        A restored one becomes the slave of a master that is running, and otherwise waits for an operator.
+        A restored one becomes the replica of a master that is running, and otherwise waits for an operator.
         """
         if epoch <= self.epoch or (self.is_restored and not master_ha_address):
             return
         log.critical("a master in epoch %s has taken over from this one, in epoch %s", epoch, self.epoch)
         self._stop_writes(f"a master in epoch {epoch} has taken over")
-        await become_slave(self._node, FORMER_MASTER_ID, master_ha_address)
+        await become_replica(self._node, FORMER_MASTER_ID, master_ha_address)
         self.reopen.set()
 
     @property
     def is_restored(self) -> bool:
-        """Whether its store was put back from a backup, and it waits until name servers know of no other replica."""
+        """Whether its store was put back from a backup, and it waits until name servers know of no other broker."""
         return self._node.file.state.is_restored and self._node.options.is_registered
 
     async def accepted(self) -> None:
@@ -290,7 +290,9 @@ class MasterReplication:
         if self._accepted_since is None:
             self._accepted_since = now
         if now - self._accepted_since >= ACCEPTED_S:
-            log.warning("no other replica is registered: this broker is the master, with the store that was restored")
+            log.warning(
+                "no other broker of the name is registered: this broker is the master, with the store that was restored"
+            )
             await self._node.remember(lambda state: replace(state, is_restored=False))
             self.reopen.set()
 
@@ -315,13 +317,13 @@ class MasterReplication:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a slave follows."""
+        """Whether a replica follows."""
         return any(feed.is_following for feed in self._feeds.values())
 
     def status(self) -> HaStatus:
         """How replication stands now."""
         store, in_sync = self._node.store, self._ledger.in_sync
-        slaves = {**self._past, **self._feeds}
+        replicas = {**self._past, **self._feeds}
         return replace(
             self._node.status(self.role),
             writable=not store.follows,
@@ -330,11 +332,11 @@ class MasterReplication:
             in_sync_version=in_sync.version,
             in_sync_replicas=len(in_sync.replicas),
             in_sync=True,
-            replicas=tuple(self._replica_status(feed) for feed in slaves.values()),
+            replicas=tuple(self._replica_status(feed) for feed in replicas.values()),
         )
 
     def _replica_status(self, feed: ReplicaFeed) -> ReplicaStatus:
-        view = self._ledger.slaves.get(feed.replica_id, SlaveView())
+        view = self._ledger.views.get(feed.replica_id, ReplicaView())
         lag = max(0, self._node.store.log_end - view.acknowledged)
         is_up_to_date = lag == 0 and view.connected
         return ReplicaStatus(

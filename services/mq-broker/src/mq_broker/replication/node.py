@@ -1,4 +1,4 @@
-"""The shared parts of master and slave: one broker's store, its replication state, and its small states."""
+"""The shared parts of master and replica: one broker's store, its replication state, and its small states."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Node:
     boot_id: str  # of the machine, for which its monotonic clock counts
 
     def __post_init__(self) -> None:
-        self.master_clocks = self.new_heard_clocks()  # of a slave
+        self.master_clocks = self.new_heard_clocks()  # of a replica
 
     def new_heard_clocks(self) -> HeardClocks:
         """For what one other broker says of its clocks."""
@@ -79,7 +79,7 @@ class Node:
         return before if before is not None and before.is_near(now) and not exact else now
 
     def status(self, role: BrokerRole) -> HaStatus:
-        """The fields that master and slave share; the rest is as of a broker that is alone and takes nothing."""
+        """The fields that master and replica share; the rest is as of a broker that is alone and takes nothing."""
         store, state = self.store, self.file.state
         return HaStatus(
             role=role,
@@ -123,7 +123,7 @@ def begin_time(disk: Disk, clock: Clock, state: ReplicaState, newest_store_ms: i
     if master is not None:
         log.warning(
             "goes on with the clocks of the master before it: deliver_at follows one that is %.1f s ahead of this "
-            "machine's, until this is set, or is the same as a slave's",
+            "machine's, until this is set, or is the same as a replica's",
             (master.wall - master.own_wall) / 1_000,
         )
     return BrokerTime(
@@ -155,7 +155,7 @@ async def stop(*tasks: asyncio.Task[Any] | None) -> None:
 class StateExchange:
     """The small states of one link: documents down, what groups have finished both ways.
 
-    One end of a link; a slave has no documents to send.
+    One end of a link; a replica has no documents to send.
 
     Invariant: what groups have finished is never told ahead of a document that was changed before it.
     """
@@ -174,12 +174,12 @@ class StateExchange:
         return self._out.is_waiting or self._has_documents
 
     def needs_changes(self, needs: bool) -> None:
-        """Whether the slave does not find changes of documents in the log."""
+        """Whether the replica does not find changes of documents in the log."""
         if self._states is not None:
             self._states.needs_changes = needs
 
     def follows_from(self, log_offset: int) -> None:
-        """The slave's log and this one are the same up to there."""
+        """The replica's log and this one are the same up to there."""
         if self._states is not None:
             self._states.follows_from = log_offset
 
@@ -190,13 +190,13 @@ class StateExchange:
             self._unlisten.append(self._topics.on_change(wake))
 
     async def documents(self) -> list[StateDocument]:
-        """What the slave has to take over, to be sent before any `progress` that is taken later."""
+        """What the replica has to take over, to be sent before any `progress` that is taken later."""
         return [] if self._states is None else await self._states.take()
 
     def progress(self) -> ProgressEntries | None:
         """What groups have finished that the other side has to hear; None when there is nothing.
 
-        Also while there are documents to be sent before: a group may have begun a topic anew of which the slave has
+        Also while there are documents to be sent before: a group may have begun a topic anew of which the replica has
         still to hear the deletion.
         """
         entries = b"" if self._has_documents else self._out.take()
@@ -205,7 +205,7 @@ class StateExchange:
     def merge(self, progress: ProgressEntries) -> bool:
         """Take over what the other side says. Raises ValueError; then nothing has changed.
 
-        Returns whether a slave has to have that on disk before it takes more of the log.
+        Returns whether a replica has to have that on disk before it takes more of the log.
         """
         return self._in.merge(progress)
 
@@ -270,8 +270,8 @@ def _take_over_locks(node: Node, term: int, document: bytes) -> None:
         raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from error
 
 
-async def become_slave(node: Node, broker_id: int, master_ha_address: str) -> None:
-    """Write down that this broker is a slave. Raises OSError."""
+async def become_replica(node: Node, broker_id: int, master_ha_address: str) -> None:
+    """Write down that this broker is a replica. Raises OSError."""
 
     def changed(state: ReplicaState) -> ReplicaState:
         return replace(
@@ -353,7 +353,7 @@ class ReplicaFile:
         if problems and not states:
             raise StoreDamagedError(
                 f"{' and '.join(problems)}: it says in which epoch this broker may write, and what it says cannot be "
-                "guessed. If another broker of this name is the master, start this one as its slave with an empty "
+                "guessed. If another broker of this name is the master, start this one as its replica with an empty "
                 "storePathRootDir; if this is the only one, remove the file"
             )
         for problem in problems:

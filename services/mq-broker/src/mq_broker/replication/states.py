@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 QUEUE_NUMBERS = "queueNumbers.json"
 QUEUE_OFFSET_MAX = (1 << 62) - 1
-# A slave remembers the numbers of so much of the log beyond what its master does; some 16,000 records of 1 KiB.
+# A replica remembers the numbers of so much of the log beyond what its master does; some 16,000 records of 1 KiB.
 SEQUENCES_EVERY_BYTES = 16 * 1024 * 1024
 SEQUENCES_SHARE = 8  # and the document is at most one part of so many of what a link carries
 # What a document of each name has to hold, before it waits for the log.
@@ -42,15 +42,15 @@ _CHECKS: Mapping[str, Callable[[dict[str, Any]], object]] = {
 
 
 class StatesOut:
-    """The master's side of one link. A slave of an earlier version, which knows no changes in the log, `needs_changes`:
-    it is sent each document again when it has changed.
+    """The master's side of one link. A replica of an earlier version, which knows no changes in the log,
+    `needs_changes`: it is sent each document again when it has changed.
     """
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups, sequences: ProducerSequences
     ) -> None:
         self.needs_changes = False
-        self.follows_from = 0  # the slave has what stands before, or it stands in no log any more
+        self.follows_from = 0  # the replica has what stands before, or it stands in no log any more
         self._sequences = sequences
         self._sequences_due_at = 0  # the log's end then
         self._states: Mapping[str, State] = {TOPICS: topics, SUBSCRIPTION_GROUPS: groups}
@@ -59,7 +59,7 @@ class StatesOut:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is a document that the slave has not been sent yet."""
+        """Whether there is a document that the replica has not been sent yet."""
         if self._has_sequences:
             return True
         if self._taken and not self.needs_changes:
@@ -67,7 +67,7 @@ class StatesOut:
         return any(state.data_version != self._taken.get(name) for name, state in self._states.items())
 
     async def take(self) -> list[StateDocument]:
-        """Every document at first, and numbers of queues that the slave's log does not tell; then those that have
+        """Every document at first, and numbers of queues that the replica's log does not tell; then those that have
         changed, if need be.
         """
         if not self.is_waiting:
@@ -85,7 +85,9 @@ class StatesOut:
 
     @property
     def _has_sequences(self) -> bool:
-        """Whether it is time to say again what producers have numbered; a slave of an earlier version rejects that."""
+        """Whether it is time to say again what producers have numbered; a replica of an earlier version rejects
+        that.
+        """
         return not self.needs_changes and self._store.log_end >= self._sequences_due_at
 
     async def _take_sequences(self) -> list[StateDocument]:
@@ -103,7 +105,7 @@ class StatesOut:
 
 
 def _next_numbers(queues: Iterable[ConsumeQueue], log_offset: int) -> Iterator[tuple[QueueKey, Given]]:
-    """May block. A queue that loses its first message meanwhile has one that the slave was sent."""
+    """May block. A queue that loses its first message meanwhile has one that the replica was sent."""
     for queue in queues:
         first, end = queue.first_offset, queue.max_offset
         with contextlib.suppress(ValueError):
@@ -112,27 +114,27 @@ def _next_numbers(queues: Iterable[ConsumeQueue], log_offset: int) -> Iterator[t
 
 
 class StatesIn:
-    """The slave's side, for the life of its broker.
+    """The replica's side, for the life of its broker.
 
     What changes after that is in the log: an operator's change is a record (store/changes.py), and a topic that is made
     by itself follows from its first message. So topics and groups travel once, as the documents that they are on disk,
-    each with the log offset that it covers; the slave takes them over when its log is there. What the others say, it
+    each with the log offset that it covers; the replica takes them over when its log is there. What the others say, it
     finds out:
     - what groups have finished has a way of its own, in both directions (progress.py);
     - which waiting messages are done stands in the log, behind each of them: a log that begins where the master's does
       has, of every record that it holds, also what became of it, because that was written later. What was done and has
       left the master's log waits nowhere any more; its queues begin behind it;
-    - which transactions are open is read from the log when the slave becomes a master;
+    - which transactions are open is read from the log when the replica becomes a master;
     - what producers have numbered is read from the records as they come; which numbers are asked for no more, and what
       stood in files that are gone, the master says when a link begins and every `SEQUENCES_EVERY_BYTES` of the log:
-      from then on the slave knows what the master knew there, and nothing else (ADR 114);
-    - the next numbers of queues that have no message where the slave's log begins are the one thing that neither log
-      nor documents tell: they are said once, when a link begins, and count for a queue of which the slave has never had
-      a message;
-    - locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table
+      from then on the replica knows what the master knew there, and nothing else (ADR 114);
+    - the next numbers of queues that have no message where the replica's log begins are the one thing that neither log
+      nor documents tell: they are said once, when a link begins, and count for a queue of which the replica has never
+      had a message;
+    - locks of queues change hands only with the role of the master (ADR 111). A replica grants none, and its own table
       says that it may lack some (`QueueLocking.begin(lost=True)`).
 
-    Invariants: a document is taken over before the first record behind what it covers; the slave vouches for nothing
+    Invariants: a document is taken over before the first record behind what it covers; the replica vouches for nothing
     behind that before it has the document on disk.
     """
 
@@ -162,7 +164,7 @@ class StatesIn:
         nothing has changed.
         """
         if document.name not in (QUEUE_NUMBERS, PRODUCER_SEQUENCES, *_CHECKS):
-            raise ValueError(f"{document.name!r} is no state that a slave takes over")
+            raise ValueError(f"{document.name!r} is no state that a replica takes over")
         try:
             content = await self._store.disk.offload(_content, document)
             if document.name == QUEUE_NUMBERS:
@@ -229,7 +231,7 @@ class StatesIn:
         return has_changed
 
     async def _take_over_numbers(self, content: dict[str, Any]) -> None:
-        """Of queues that the slave has never had a message of: on disk before any record that comes later."""
+        """Of queues that the replica has never had a message of: on disk before any record that comes later."""
         numbers = numbers_of(content)
         for (topic, queue_id), (given, _) in numbers.items():
             if not 0 < given <= QUEUE_OFFSET_MAX or not 0 <= queue_id < QUEUE_COUNT_MAX or not topic:
@@ -322,7 +324,7 @@ class _Aside:
 
 
 class ProgressIn:
-    """What groups have finished, on its way between a master and a slave (mechanism H4; bug zoo 24).
+    """What groups have finished, on its way between a master and a replica (mechanism H4; bug zoo 24).
 
     What the other side of the same link says.
 
@@ -337,11 +339,11 @@ class ProgressIn:
 
     A message that its group has sent back is finished because its retry stands further on in the log. So progress
     travels with the end of the log that it depends on, and the receiver keeps it aside until its own log reaches as
-    far: what is finished at a slave that becomes the master is finished by what that slave has.
+    far: what is finished at a replica that becomes the master is finished by what that replica has.
 
     Renewals do not wait. A master may have lost messages, and say with a renewed version that what members know of
     their numbers does not count for the new ones: everything that it says at the beginning of a link is looked at
-    before the first bytes of its log, which bring the new ones, and a renewal is on the slave's disk before them. Nor
+    before the first bytes of its log, which bring the new ones, and a renewal is on the replica's disk before them. Nor
     does the offset wait of a queue in which the group has none.
 
     Invariants: nothing that is finished is lost, and no reset is undone; nothing is finished beyond the end of its
@@ -417,7 +419,8 @@ class ProgressIn:
     def _reconcile(self, place: Place, progress: Progress, log_end: int) -> bool:
         """Whether the version was renewed. The other side's log ended at `log_end` when it said so.
 
-        A slave that is behind may come to a deletion and forget what it has told: its master tells it again (ADR 143).
+        A replica that is behind may come to a deletion and forget what it has told: its master tells it again (ADR
+        143).
         """
         group, topic, queue_id = place
         if progress.offset < self._topics.deleted_below(topic, queue_id) or self._has_deleted(topic):
@@ -436,7 +439,7 @@ class ProgressIn:
         return before is not None and progress.renewals > before.renewals
 
     def _has_deleted(self, topic: str) -> bool:
-        """Whether a master has no such topic any more. A slave may hear of one that waits for its first message."""
+        """Whether a master has no such topic any more. A replica may hear of one that waits for its first message."""
         is_gone = self._topics.get(topic) is None and topic in self._topics.deleted()
         return is_gone and not self._topics.follows()
 

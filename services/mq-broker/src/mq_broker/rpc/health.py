@@ -7,7 +7,7 @@
 | hourglass.mq.v1.BrokerService/writes   | clients may write: the store is well, and the broker is a master that knows |
 |                                        | of no successor and has enough replicas in sync                             |
 
-A container's health is that of the store: a slave that waits for its master has it, a master without its slave too.
+A container's health is that of the store: a replica that waits for its master has it, a master without its replica too.
 While the broker starts and stops, all of them are NOT_SERVING.
 """
 

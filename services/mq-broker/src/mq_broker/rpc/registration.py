@@ -31,8 +31,8 @@ ANNOUNCE_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 2.0
 TOPIC_OVERHEAD_BYTES = 32  # of a topic in a request, beside its name
 OTHER_FIELDS_BYTES = 64 * 1024  # of a registration, beside its topics
-SLAVE_PERIOD_S_MAX = 2.0  # how soon a slave hears that there is a new master, and where it listens
-SEEKING_PERIOD_S_MAX = 0.2  # while no name server knows one: master and slave are often started together
+REPLICA_PERIOD_S_MAX = 2.0  # how soon a replica hears that there is a new master, and where it listens
+SEEKING_PERIOD_S_MAX = 0.2  # while no name server knows one: master and replica are often started together
 
 Superseded = Callable[[Epoch, str], Awaitable[None]]
 
@@ -49,8 +49,8 @@ async def _not_expected(epoch: Epoch, ha_address: str) -> None:
 class HaTerms:
     """The replication state that a broker registers, and the callbacks for what name servers answer.
 
-    `ha_address` is where it listens for slaves, "" when it does not; `epoch` the newest that it has accepted.
-    `master_found` is told where a slave's master listens, with each answer; `superseded` that another master of our
+    `ha_address` is where it listens for replicas, "" when it does not; `epoch` the newest that it has accepted.
+    `master_found` is told where a replica's master listens, with each answer; `superseded` that another master of our
     name has a higher epoch, and where that one listens, "" when that is not known. A master that `is_restored` is told
     by `accepted` and `rejected` whether a name server takes it as the master.
     """
@@ -84,7 +84,7 @@ class Registration:
     frames_address: str = ""  # where clients reach this broker by frames
     _links: dict[Address, _Link] = field(default_factory=dict)
     _reconfigured: asyncio.Event = field(default_factory=asyncio.Event)
-    _is_seeking: bool = False  # a slave whose master no name server knows
+    _is_seeking: bool = False  # a replica whose master no name server knows
 
     async def run(self) -> None:
         """Stay registered until cancelled; then unregister everywhere, before the streams end."""
@@ -141,7 +141,7 @@ class Registration:
             await self._superseded(response)
         elif self.ha.is_restored():
             await self._accepted()
-        elif self._is_slave:
+        elif self._is_replica:
             self._is_seeking = not response.ha_address
             if response.ha_address:
                 self.ha.master_found(response.ha_address)
@@ -149,12 +149,12 @@ class Registration:
     @property
     def pause_s(self) -> float:
         """From one registration to the next."""
-        if not self._is_slave:
-            return min(self.period_s, SLAVE_PERIOD_S_MAX) if self.ha.is_restored() else self.period_s
-        return min(self.period_s, SEEKING_PERIOD_S_MAX if self._is_seeking else SLAVE_PERIOD_S_MAX)
+        if not self._is_replica:
+            return min(self.period_s, REPLICA_PERIOD_S_MAX) if self.ha.is_restored() else self.period_s
+        return min(self.period_s, SEEKING_PERIOD_S_MAX if self._is_seeking else REPLICA_PERIOD_S_MAX)
 
     @property
-    def _is_slave(self) -> bool:
+    def _is_replica(self) -> bool:
         return self.identity.broker_id != MASTER_ID
 
     async def _accepted(self) -> None:

@@ -1,4 +1,4 @@
-"""Replication over gRPC: links between masters and slaves, and the calls of operators (mechanism H2)."""
+"""Replication over gRPC: links between masters and replicas, and the calls of operators (mechanism H2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourglass.mq.v1 import replication_service_pb2_grpc
 from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import FORMER_MASTER_ID, BrokerRole, Epoch, HaStatus
 from mq_broker.processor.broker import Broker
-from mq_broker.replication.frames import LinkError, MasterFrame, MasterLink, ReplicaFrame, SlaveLink
+from mq_broker.replication.frames import LinkError, MasterFrame, MasterLink, ReplicaFrame, ReplicaLink
 from mq_broker.rpc.calls import answering
 from mq_broker.rpc.replication_conversions import (
     DATA_BYTES_MAX,
@@ -41,10 +41,10 @@ OTHER_FIELDS_BYTES = 1024 * 1024  # of a frame: names, 4,096 epochs
 REPLICA_FRAME_BYTES_MAX = DATA_BYTES_MAX + OTHER_FIELDS_BYTES
 MASTER_FRAME_BYTES_MAX = STATE_BYTES_MAX + OTHER_FIELDS_BYTES
 
-# A slave sees within 8 s that a master is gone which says nothing any more: stopped, or behind a network that swallows.
-# It is gRPC's ping timeout that counts; the keepalive timeout alone would let a minute go by.
-SLAVE_KEEPALIVE_MS, SLAVE_PING_TIMEOUT_MS = 3_000, 5_000
-# A master has no hurry: it waits for a slave by haMaxTimeSlaveNotCatchup.
+# A replica sees within 8 s that a master is gone which says nothing any more: stopped, or behind a network that
+# swallows. It is gRPC's ping timeout that counts; the keepalive timeout alone would let a minute go by.
+REPLICA_KEEPALIVE_MS, REPLICA_PING_TIMEOUT_MS = 3_000, 5_000
+# A master has no hurry: it waits for a replica by haMaxTimeSlaveNotCatchup.
 MASTER_KEEPALIVE_MS = 10_000
 CONNECT_TIMEOUT_MS = 5_000
 
@@ -54,29 +54,29 @@ def _options(general: tuple[tuple[str, int], ...], own: dict[str, int]) -> tuple
 
 
 def server_options() -> tuple[tuple[str, int], ...]:
-    """Of the server that slaves connect to."""
+    """Of the server that replicas connect to."""
     return _options(
         SERVER_OPTIONS,
         {
             "grpc.max_receive_message_length": REPLICA_FRAME_BYTES_MAX,
             "grpc.max_send_message_length": MASTER_FRAME_BYTES_MAX,
-            "grpc.http2.min_ping_interval_without_data_ms": SLAVE_KEEPALIVE_MS // 2,
+            "grpc.http2.min_ping_interval_without_data_ms": REPLICA_KEEPALIVE_MS // 2,
             "grpc.keepalive_time_ms": MASTER_KEEPALIVE_MS,
-            "grpc.http2.bdp_probe": 0,  # as on the slave's side (CHANNEL_OPTIONS)
+            "grpc.http2.bdp_probe": 0,  # as on the replica's side (CHANNEL_OPTIONS)
         },
     )
 
 
 def channel_options() -> tuple[tuple[str, int], ...]:
-    """Of a slave's channel. It has a connection of its own, so that a new channel tries at once."""
+    """Of a replica's channel. It has a connection of its own, so that a new channel tries at once."""
     return _options(
         CHANNEL_OPTIONS,
         {
             "grpc.max_receive_message_length": MASTER_FRAME_BYTES_MAX,
             "grpc.max_send_message_length": REPLICA_FRAME_BYTES_MAX,
-            "grpc.keepalive_time_ms": SLAVE_KEEPALIVE_MS,
-            "grpc.keepalive_timeout_ms": SLAVE_PING_TIMEOUT_MS,
-            "grpc.http2.ping_timeout_ms": SLAVE_PING_TIMEOUT_MS,
+            "grpc.keepalive_time_ms": REPLICA_KEEPALIVE_MS,
+            "grpc.keepalive_timeout_ms": REPLICA_PING_TIMEOUT_MS,
+            "grpc.http2.ping_timeout_ms": REPLICA_PING_TIMEOUT_MS,
             "grpc.http2.max_pings_without_data": 0,
             "grpc.min_reconnect_backoff_ms": CONNECT_TIMEOUT_MS,
             "grpc.use_local_subchannel_pool": 1,
@@ -167,8 +167,8 @@ class GrpcLink(Generic[SentT, ReceivedT]):
 
 
 @asynccontextmanager
-async def connect(address: str) -> AsyncIterator[SlaveLink]:
-    """A link to the master that listens for slaves at `address`, host:port.
+async def connect(address: str) -> AsyncIterator[ReplicaLink]:
+    """A link to the master that listens for replicas at `address`, host:port.
 
     It is there at once; where nothing listens, the first frame fails. Raises LinkError for what is no address.
     """
@@ -189,25 +189,25 @@ async def connect(address: str) -> AsyncIterator[SlaveLink]:
             await link.close()
 
 
-class ServesSlaves(Protocol):
+class ServesReplicas(Protocol):
     """What the service needs of the broker's replication."""
 
     async def serve(self, link: MasterLink) -> None:
-        """Serve one slave until its stream ends; a broker that cannot says why and returns. May raise LinkError."""
+        """Serve one replica until its stream ends; a broker that cannot says why and returns. May raise LinkError."""
 
 
 class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer):
-    """ReplicationService: each stream is one slave, which `replication` serves until it ends (mechanism H2).
+    """ReplicationService: each stream is one replica, which `replication` serves until it ends (mechanism H2).
 
     `stopping` ends the streams.
     """
 
-    def __init__(self, replication: ServesSlaves, stopping: asyncio.Event) -> None:
+    def __init__(self, replication: ServesReplicas, stopping: asyncio.Event) -> None:
         self._replication = replication
         self._stopping = stopping
 
     async def Replicate(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
-        """One slave's stream. Reads and writes through `context`, so that it ends when its peer does."""
+        """One replica's stream. Reads and writes through `context`, so that it ends when its peer does."""
         link: GrpcLink[MasterFrame, ReplicaFrame] = GrpcLink(
             context.peer(), context.read, context.write, master_frame_message, replica_frame
         )
@@ -217,7 +217,7 @@ class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer
         finally:
             await link.close()
         if link.bad_frame:
-            log.warning("the slave at %s is rejected: %s", link.peer, link.bad_frame)
+            log.warning("the replica at %s is rejected: %s", link.peer, link.bad_frame)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, link.bad_frame)
 
     async def _serve(self, link: MasterLink) -> None:
@@ -228,7 +228,7 @@ class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer
             if serving.done():
                 serving.result()
         except LinkError as error:
-            log.info("the stream of the slave at %s is gone: %s", link.peer, error)
+            log.info("the stream of the replica at %s is gone: %s", link.peer, error)
         finally:
             serving.cancel()
             stop.cancel()
@@ -243,7 +243,7 @@ _ROLES = {
 
 
 class ReplicationAdministration:
-    """The part of AdminService that is about replication: roles, progress of the slaves, and a change of masters.
+    """The part of AdminService that is about replication: roles, progress of the replicas, and a change of masters.
 
     RPCs of `hourglass.mq.v1.AdminService`.
     """
@@ -276,12 +276,12 @@ class ReplicationAdministration:
     @answering(pb.BecomeSlaveResponse)
     async def BecomeSlave(self, request: pb.BecomeSlaveRequest, context: Any) -> pb.BecomeSlaveResponse:
         if not 0 < request.broker_id < FORMER_MASTER_ID:
-            sentence = f"{request.broker_id} is no id of a slave; allowed are 1 to {FORMER_MASTER_ID - 1}"
+            sentence = f"{request.broker_id} is no id of a replica; allowed are 1 to {FORMER_MASTER_ID - 1}"
             raise RejectedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
         if request.master_ha_address:
             _check_address(request.master_ha_address)
         epoch = _epoch(request.epoch)
-        await self._broker.replication.become_slave(request.broker_id, request.master_ha_address, epoch)
+        await self._broker.replication.become_replica(request.broker_id, request.master_ha_address, epoch)
         return pb.BecomeSlaveResponse()
 
 

@@ -99,7 +99,7 @@ def epoch_of(message: pb.Epoch) -> Epoch:
 
 
 def replica_frame(message: pb.ReplicaFrame) -> ReplicaFrame:
-    """What a slave has sent. Raises ValueError."""
+    """What a replica has sent. Raises ValueError."""
     return ReplicaFrame(epoch_of(message.epoch), _event(message, _REPLICA_EVENTS))
 
 

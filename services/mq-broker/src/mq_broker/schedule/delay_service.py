@@ -276,7 +276,7 @@ class DelayService:
             for queue in ready:
                 try:
                     await queue.step()
-                except (StoreWriteError, NotMasterError, OSError) as error:  # after a step down, slaves are fed
+                except (StoreWriteError, NotMasterError, OSError) as error:  # after a step down, replicas are fed
                     log.warning("delay level %d: %s; next try in 10 s", queue.level, error)
                     self._retry_at_ms[queue.level] = self.time.now_ms() + RETRY_AFTER_WRITE_ERROR_MS
             if ready := self._ready():

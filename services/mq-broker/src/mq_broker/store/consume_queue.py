@@ -53,7 +53,7 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first number that readers may have; a slave can hear of a deletion before it has what was deleted."""
+        """The first number that readers may have; a replica can hear of a deletion before it has what was deleted."""
         return max(self.first_offset, min(self.deleted_below, self.max_offset))
 
     def append(self, entries: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A slave's copy of the log: bytes of the master are appended, and what the master does not have is cut off."""
+"""A replica's copy of the log: bytes of the master are appended, and what the master does not have is cut off."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ FORGOTTEN_STATES = (DELAY_OFFSETS, PRODUCER_SEQUENCES, TRANSACTION_OFFSETS)
 
 @dataclass(frozen=True, slots=True)
 class LogCutter:
-    """What a slave has and its master has not goes: the end of its log, or all of it when the master's begins behind
+    """What a replica has and its master has not goes: the end of its log, or all of it when the master's begins behind
     it.
 
     Makes the cut of one store, of which nothing but the files of its log is open.

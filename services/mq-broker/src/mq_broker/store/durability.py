@@ -1,4 +1,4 @@
-"""Durability of the store: syncs, confirmation by slaves, checkpoints; and whether writes are accepted."""
+"""Durability of the store: syncs, confirmation by replicas, checkpoints; and whether writes are accepted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ TIMER_EARLY_S = 0.002  # so much too early a timer may call
 
 
 class Copies(enum.Enum):
-    """What the in-sync slaves have of a message that is stored; RocketMQ's send statuses."""
+    """What the in-sync replicas have of a message that is stored; RocketMQ's send statuses."""
 
     SEND_OK = 0
     SLAVE_NOT_AVAILABLE = 1  # the master alone has it, as its in-sync set allows
@@ -148,7 +148,7 @@ class Confirmation:
     Of one store. `end` is None while nothing has to be confirmed by another broker.
 
     A master that acknowledges alone has none: what its own disk says is enough. A synchronous master confirms what its
-    in-sync slaves have, a slave what its master has told it is confirmed.
+    in-sync replicas have, a replica what its master has told it is confirmed.
 
     Invariants: `end` never goes back; each waiter is answered once, in the order of the ends.
     """
@@ -173,7 +173,7 @@ class Confirmation:
         return 0.0 if self.end is None else self._clock.monotonic() + self.timeout_s
 
     def now(self, end: int) -> Copies | None:
-        """What the slaves have of everything below `end`; None when that is not known yet."""
+        """What the replicas have of everything below `end`; None when that is not known yet."""
         if self.end is None:
             return Copies.SEND_OK
         if self.end >= end:
@@ -181,7 +181,7 @@ class Confirmation:
         return None
 
     async def wait(self, end: int, deadline: float) -> Copies:
-        """What the slaves have of everything below `end`, once they have it, or at the deadline."""
+        """What the replicas have of everything below `end`, once they have it, or at the deadline."""
         if (copies := self.now(end)) is not None:
             return copies
         waiter: asyncio.Future[Copies] = asyncio.get_running_loop().create_future()

@@ -4,7 +4,7 @@ StoreError
 ├── StoreFencedError      the disk has failed; nothing is accepted until the process starts again
 ├── StoreWriteError       this write did not happen; the next one may
 │   ├── StoreFullError    writes are rejected until there is room again; reads go on
-│   └── TooFewReplicasError  writes are rejected until enough slaves are in sync; reads go on
+│   └── TooFewReplicasError  writes are rejected until enough replicas are in sync; reads go on
 ├── NotReplicatedError    this write happened here; the in-sync replicas did not have it in time
 ├── NotMasterError        only the master may be written; the caller goes there
 ├── CopyError             bytes from a master that do not continue the log; nothing of them is there

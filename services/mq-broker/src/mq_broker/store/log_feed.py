@@ -1,4 +1,4 @@
-"""The log on its way to slaves: reads from any offset, and the checks on arrival."""
+"""The log on its way to replicas: reads from any offset, and the checks on arrival."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LogWindow(NamedTuple):
 
 @dataclass
 class LogFeed:
-    """Reads for slaves. `fence` is told of a sync that has failed.
+    """Reads for replicas. `fence` is told of a sync that has failed.
 
     What the hot tail has comes from memory; all else is read in a thread, and proves itself before it goes out. A
     stretch that turns out to be damaged is put into quarantine, as by any other reader, and travels as it is.
@@ -246,7 +246,7 @@ def _whole_within(block: bytes, log_offset: int) -> int:
     return at
 
 
-# The log on its way from a master to a slave: which bytes travel, and what they have to prove on arrival.
+# The log on its way from a master to a replica: which bytes travel, and what they have to prove on arrival.
 #
 # Whole records travel as they stand in the log. A blank travels as its 8 bytes of head, however long it is: what
 # follows them is not looked at, and is zeros in the copy. A damaged stretch travels as it is, so that the copy has

@@ -46,7 +46,7 @@ class Retention:
 
     Each of `waiting` tells log offset and size of what the carriers would write, roughly: it reads no records.
     `unconsumed` names the groups, each with its queue, that have not consumed everything below a log offset, `behind`
-    the connected slaves that have not written everything below it.
+    the connected replicas that have not written everything below it.
 
     A file of the log goes only after what still waits in it has been written again at the log's end, durably, and is
     confirmed there.
@@ -84,7 +84,7 @@ class Retention:
             await self.round()
 
     async def watch(self) -> None:
-        """Measure the disk for ever and delete nothing: a slave's files go when its master's have gone."""
+        """Measure the disk for ever and delete nothing: a replica's files go when its master's have gone."""
         while True:
             try:
                 await self._measure()
@@ -203,18 +203,19 @@ class Retention:
         return True
 
     def _is_copied(self, used: float) -> bool:
-        """Whether connected slaves have what was carried, and all before it, or the disk is too full to wait for them.
+        """Whether connected replicas have what was carried, and all before it, or the disk is too full to wait for
+        them.
 
-        A slave that is overtaken has to begin anew, and would be empty if the master were lost then.
+        A replica that is overtaken has to begin anew, and would be empty if the master were lost then.
         """
         lagging = self.behind(self._carried_to)
         if not lagging:
             return True
         names = first_few(lagging, ", ")
         if used >= self.store.gate.options.reject_share:
-            log.warning("the disk is %.0f%% full: old files go before slaves have copied them: %s", used * 100, names)
+            log.warning("the disk is %.0f%% full: old files go before replicas have copied them: %s", used * 100, names)
             return True
-        log.info("old files stay until connected slaves have what waits in them: %s", names)
+        log.info("old files stay until connected replicas have what waits in them: %s", names)
         return False
 
     async def _reason(self, end: int, used: float) -> Reason | None:

@@ -69,7 +69,7 @@ class Fences(dict[str, Fence]):
             self[broker_name] = Fence(master_epoch, holder)
 
     def keep(self, broker_name: str) -> None:
-        """A slave has registered."""
+        """A replica has registered."""
         if (fence := self.get(broker_name)) is not None:
             self[broker_name] = replace(fence, vacant_since=None)
 
@@ -98,7 +98,7 @@ class RegistrationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One broker process. Several of the same broker name are a master (id 0) and its slaves."""
+    """One broker process. Several of the same broker name are a master (id 0) and its replicas."""
 
     cluster_name: str
     broker_name: str
@@ -121,7 +121,7 @@ class Registration:
     """A whole registration, which is a heartbeat too. `topics` is keyed by topic name and never changed in place.
 
     `identity.address` is for gRPC, `frames_address` for frames, "" for a broker without them.
-    `epoch`: of a master, in which it writes; of a slave, the newest that it has accepted. A master that `is_restored`
+    `epoch`: of a master, in which it writes; of a replica, the newest that it has accepted. A master that `is_restored`
     has a store that was put back from a backup, and takes nothing yet.
     """
 
@@ -143,7 +143,7 @@ def check_identity(identity: BrokerIdentity) -> None:
     _check_name("cluster name", identity.cluster_name)
     _check_name("broker name", identity.broker_name)
     if identity.broker_id < 0:
-        raise RegistrationError(f"the broker id is {identity.broker_id}; 0 is the master, slaves count from 1")
+        raise RegistrationError(f"the broker id is {identity.broker_id}; 0 is the master, replicas count from 1")
     _check_address("broker address", identity.address)
 
 

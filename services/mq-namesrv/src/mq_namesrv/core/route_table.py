@@ -3,7 +3,7 @@
 Invariants, checked by `check_invariants`:
 1. A broker stands under its own name and id, and a name without brokers does not stand in the table.
 2. The brokers of one name are in one cluster, and no two of them have the same address.
-3. `offers` holds exactly the topics of each name's leading broker: the master, or the slave with the lowest id while
+3. `offers` holds exactly the topics of each name's leading broker: the master, or the replica with the lowest id while
    there is none. Nothing is missing and nothing is left over.
 4. The master of a name has the highest epoch that a master of this name has registered with, as far as `fences`
    remembers; of two processes the one with the higher epoch stands in the table, whichever registered last.

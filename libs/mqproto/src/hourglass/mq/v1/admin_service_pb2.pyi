@@ -1546,7 +1546,7 @@ Global___BackupEnd: _TypeAlias = BackupEnd  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):
-    """A slave as its master sees it. Offsets and lags are bytes of the log."""
+    """A replica as its master sees it. Offsets and lags are bytes of the log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1571,7 +1571,7 @@ class ReplicaStatus(_message.Message):
     acknowledged_offset: _builtins.int
     lag_bytes: _builtins.int
     lag_seconds: _builtins.float
-    """How long ago the slave had everything; 0 while it has."""
+    """How long ago the replica had everything; 0 while it has."""
     clock_ahead_ms: _builtins.int
     """How far its wall clock is ahead of the master's, below 0 if it is behind; 0 while it is not known."""
     def __init__(
@@ -1651,7 +1651,7 @@ class GetReplicaStatusResponse(_message.Message):
     replica_id: _builtins.str
     role: Global___BrokerRole.ValueType
     writable: _builtins.bool
-    """False for a slave, and for a master that has stepped down or was superseded; `reason` says why."""
+    """False for a replica, and for a master that has stepped down or was superseded; `reason` says why."""
     reason: _builtins.str
     log_begin: _builtins.int
     log_end: _builtins.int
@@ -1663,7 +1663,7 @@ class GetReplicaStatusResponse(_message.Message):
     in_sync_replicas: _builtins.int
     """With the master."""
     in_sync: _builtins.bool
-    """Of a slave, as far as it has heard from its master:"""
+    """Of a replica, as far as it has heard from its master:"""
     connected: _builtins.bool
     lag_bytes: _builtins.int
     lag_seconds: _builtins.float
@@ -1671,7 +1671,7 @@ class GetReplicaStatusResponse(_message.Message):
     """Where this broker listens for replication, and where the one listens that it follows; empty when it follows none."""
     master_ha_address: _builtins.str
     clock_ahead_ms: _builtins.int
-    """Of a slave: how far its wall clock is ahead of its master's, as in ReplicaStatus."""
+    """Of a replica: how far its wall clock is ahead of its master's, as in ReplicaStatus."""
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch: ...
     @_builtins.property
@@ -1718,8 +1718,8 @@ Global___GetReplicaStatusResponse: _TypeAlias = GetReplicaStatusResponse  # noqa
 
 @_typing.final
 class StepDownRequest(_message.Message):
-    """Answered with NOT_LEADER_FOR_QUEUE by a slave, with SYSTEM_ERROR when `epoch` is not the broker's. Asked again of one that
-    has stepped down in this epoch, it answers the same.
+    """Answered with NOT_LEADER_FOR_QUEUE by a replica, with SYSTEM_ERROR when `epoch` is not the broker's. Asked again of
+    one that has stepped down in this epoch, it answers the same.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -284,14 +284,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetReplicaStatus(self, request, context):
-        """Role, epoch, offsets, and how far each slave is behind.
+        """Role, epoch, offsets, and how far each replica is behind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StepDown(self, request, context):
-        """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its slaves.
+        """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -305,7 +305,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BecomeSlave(self, request, context):
-        """Third step: this broker is a slave from now on, durably. It starts anew in that role.
+        """Third step: this broker is a replica from now on, durably. It starts anew in that role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -68,13 +68,13 @@ class AdminServiceStub:
     DecideTransaction: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]
     """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
     GetReplicaStatus: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetReplicaStatusRequest, _admin_service_pb2.GetReplicaStatusResponse]
-    """Role, epoch, offsets, and how far each slave is behind."""
+    """Role, epoch, offsets, and how far each replica is behind."""
     StepDown: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.StepDownRequest, _admin_service_pb2.StepDownResponse]
-    """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its slaves."""
+    """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its replicas."""
     Promote: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]
     """Second step: this broker is the master from now on, durably, in a new term. It starts anew in that role."""
     BecomeSlave: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.BecomeSlaveRequest, _admin_service_pb2.BecomeSlaveResponse]
-    """Third step: this broker is a slave from now on, durably. It starts anew in that role."""
+    """Third step: this broker is a replica from now on, durably. It starts anew in that role."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -116,13 +116,13 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DecideTransaction: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]  # type: ignore[assignment]
     """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
     GetReplicaStatus: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetReplicaStatusRequest, _admin_service_pb2.GetReplicaStatusResponse]  # type: ignore[assignment]
-    """Role, epoch, offsets, and how far each slave is behind."""
+    """Role, epoch, offsets, and how far each replica is behind."""
     StepDown: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.StepDownRequest, _admin_service_pb2.StepDownResponse]  # type: ignore[assignment]
-    """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its slaves."""
+    """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its replicas."""
     Promote: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]  # type: ignore[assignment]
     """Second step: this broker is the master from now on, durably, in a new term. It starts anew in that role."""
     BecomeSlave: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.BecomeSlaveRequest, _admin_service_pb2.BecomeSlaveResponse]  # type: ignore[assignment]
-    """Third step: this broker is a slave from now on, durably. It starts anew in that role."""
+    """Third step: this broker is a replica from now on, durably. It starts anew in that role."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -281,7 +281,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.GetReplicaStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.GetReplicaStatusResponse, _abc.Awaitable[_admin_service_pb2.GetReplicaStatusResponse]]:
-        """Role, epoch, offsets, and how far each slave is behind."""
+        """Role, epoch, offsets, and how far each replica is behind."""
 
     @_abc_1.abstractmethod
     def StepDown(
@@ -289,7 +289,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.StepDownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.StepDownResponse, _abc.Awaitable[_admin_service_pb2.StepDownResponse]]:
-        """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its slaves."""
+        """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its replicas."""
 
     @_abc_1.abstractmethod
     def Promote(
@@ -305,6 +305,6 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.BecomeSlaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.BecomeSlaveResponse, _abc.Awaitable[_admin_service_pb2.BecomeSlaveResponse]]:
-        """Third step: this broker is a slave from now on, durably. It starts anew in that role."""
+        """Third step: this broker is a replica from now on, durably. It starts anew in that role."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

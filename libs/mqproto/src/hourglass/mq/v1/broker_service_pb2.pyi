@@ -1253,7 +1253,7 @@ class QueueProgress(_message.Message):
     version: _builtins.int
     log_end: _builtins.int
     """It depends on the commit log up to here: what is finished may be so because it was sent back, and its retry stands
-    there. A slave whose log does not reach as far leaves the report out.
+    there. A replica whose log does not reach as far leaves the report out.
     """
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]: ...

@@ -43,7 +43,7 @@ class _ResponseCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Response
     NOT_IN_CURRENT_UNIT: _ResponseCode.ValueType  # 205
     CONSUMER_NOT_ONLINE: _ResponseCode.ValueType  # 206
     NOT_LEADER_FOR_QUEUE: _ResponseCode.ValueType  # 501
-    """This broker is a slave, or a master no more: ask for the route again."""
+    """This broker is a replica, or a master no more: ask for the route again."""
     GO_AWAY: _ResponseCode.ValueType  # 1500
     SUBSCRIPTION_NOT_CONSISTENT: _ResponseCode.ValueType  # 5001
     """Not RocketMQ's: members of one group want different messages, or want them differently."""
@@ -74,7 +74,7 @@ NO_BUYER_ID: ResponseCode.ValueType  # 204
 NOT_IN_CURRENT_UNIT: ResponseCode.ValueType  # 205
 CONSUMER_NOT_ONLINE: ResponseCode.ValueType  # 206
 NOT_LEADER_FOR_QUEUE: ResponseCode.ValueType  # 501
-"""This broker is a slave, or a master no more: ask for the route again."""
+"""This broker is a replica, or a master no more: ask for the route again."""
 GO_AWAY: ResponseCode.ValueType  # 1500
 SUBSCRIPTION_NOT_CONSISTENT: ResponseCode.ValueType  # 5001
 """Not RocketMQ's: members of one group want different messages, or want them differently."""

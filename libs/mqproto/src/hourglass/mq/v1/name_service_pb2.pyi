@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class BrokerIdentity(_message.Message):
-    """One broker process. Several with the same broker_name are a master (broker_id 0) and its slaves."""
+    """One broker process. Several with the same broker_name are a master (broker_id 0) and its replicas."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -75,8 +75,8 @@ class RegisterBrokerRequest(_message.Message):
     more_follows: _builtins.bool
     """The registration goes on with the next request, and holds with the first one that does not have this."""
     restored: _builtins.bool
-    """Of a master whose store was put back from a backup and that takes nothing yet: it is rejected while another replica
-    of its broker_name is registered that has followed a master.
+    """Of a master whose store was put back from a backup and that takes nothing yet: it is rejected while another broker of
+    its broker_name is registered that has followed a master.
     """
     frames_address: _builtins.str
     """host:port that clients can reach by RocketMQ's frames; empty for a broker without them."""
@@ -90,7 +90,7 @@ class RegisterBrokerRequest(_message.Message):
 
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch:
-        """Of a master: the epoch in which it writes. Of a slave: the newest that it has accepted."""
+        """Of a master: the epoch in which it writes. Of a replica: the newest that it has accepted."""
 
     @_builtins.property
     def deleted_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...

@@ -45,10 +45,11 @@ class ReplicationServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Replicate(self, request_iterator, context):
-        """One stream per slave, open for its life. The slave speaks first: hello; the master answers with its own. Then the slave
-        finds out by probes up to where both logs are the same, cuts off what is its own alone, and asks for the rest with
-        `follow`; from then on log bytes, states and beats come down, and reports and progress go up. Either side ends the
-        stream when a frame of the other one contradicts what it knows; the rejection that comes before says why.
+        """One stream per replica, open for its life. The replica speaks first: hello; the master answers with its own. Then
+        the replica finds out by probes up to where both logs are the same, cuts off what is its own alone, and asks for
+        the rest with `follow`; from then on log bytes, states and beats come down, and reports and progress go up. Either
+        side ends the stream when a frame of the other one contradicts what it knows; the rejection that comes before says
+        why.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""Requests to a slave: it serves reads, and rejects what only its master may do.
+"""Requests to a replica: it serves reads, and rejects what only its master may do.
 
 Mechanisms H3, H4.
 """
@@ -14,7 +14,7 @@ import pytest
 from mq_broker.core.consumer_offsets import Progress, version_of
 from mq_broker.core.limits import RejectedError
 from mq_broker.core.members import LockedQueue
-from mq_broker.core.pulling import PullQuery, PullResult, SlaveReads
+from mq_broker.core.pulling import PullQuery, PullResult, ReplicaReads
 from mq_broker.core.replica_state import ReplicationOptions
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
@@ -41,8 +41,8 @@ NOT_LEADER = ResponseCode.NOT_LEADER_FOR_QUEUE
 
 
 @asynccontextmanager
-async def a_slave(clock: SimClock | None = None) -> AsyncIterator[Broker]:
-    """A broker with 10 messages in queue 0 of `t`, a half message and a waiting one, that has become a slave."""
+async def a_replica(clock: SimClock | None = None) -> AsyncIterator[Broker]:
+    """A broker with 10 messages in queue 0 of `t`, a half message and a waiting one, that has become a replica."""
     async with running_broker(SimDisk(), clock or SimClock()) as broker:
         await produce(broker, incoming("t", [b"%d" % number for number in range(10)]))
         await produce(broker, keyed("t", key="k", delay_level=5), half("t", b"half", "tx"))
@@ -79,7 +79,7 @@ class TestRejected:
     async def test_what_only_the_master_may_do_is_rejected_and_changes_nothing(
         self, request_: Callable[[Broker], Awaitable[object]]
     ) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             before = state_of(broker)
             with pytest.raises(RejectedError, match="brokerId 0") as rejected:
                 await request_(broker)
@@ -87,27 +87,27 @@ class TestRejected:
             assert state_of(broker) == before
 
     async def test_the_end_of_a_transaction_is_rejected(self) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             before = state_of(broker)
             ended = await broker.transactions.end("shop", "tx", TransactionState.COMMIT_MESSAGE, from_check=False)
             assert (ended.code, "brokerId 0" in ended.remark) == (NOT_LEADER, True)
             assert state_of(broker) == before
 
     async def test_what_comes_back_is_rejected_and_makes_no_retry_topic(self) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             before = state_of(broker)
             code, remark, _ = await broker.send_back.send_back("new", 0, delay_level=0, max_reconsume_times=0)
             assert (code, "brokerId 0" in remark) == (NOT_LEADER, True)
             assert state_of(broker) == before
 
     async def test_unlocking_is_rejected(self) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             with pytest.raises(RejectedError, match="brokerId 0"):
                 broker.queue_locking.unlock("g", "c", [LockedQueue("t", 0)])
 
     async def test_a_reset_that_was_asked_for_before_the_master_stepped_down_is_rejected(self) -> None:
         """Searching by time takes a moment, in which the role may change."""
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             broker.store.follows = False
             search = broker.querying.offset_by_time
 
@@ -136,9 +136,9 @@ class TestLocks:
     async def test_who_becomes_a_master_grants_no_lock_before_those_of_the_old_master_are_over(self) -> None:
         """The old master may have granted a lock that its holder goes by for 30 s more (mechanism O2)."""
         disk, clock = SimDisk(), SimClock()
-        async with running_broker(disk, clock) as slave:
-            slave.store.follows = True
-            slave.queue_locking.begin(lost=False, term=1)
+        async with running_broker(disk, clock) as replica:
+            replica.store.follows = True
+            replica.queue_locking.begin(lost=False, term=1)
         async with running_broker(disk, clock) as master:
             await master.topic_administration.update(TopicConfig("t", 1, 1))
             master.sessions.heartbeat(RecordingSession(), client("c", "g"))
@@ -151,7 +151,7 @@ class TestLocks:
 
 class TestServed:
     async def test_what_is_there_can_be_read_searched_and_counted(self) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             assert [bytes(record.body) for record in await read_all(broker, "t")] == [b"%d" % n for n in range(10)]
             assert await broker.querying.offset_by_time("t", 0, 0) == 0
             stats = await broker.topic_administration.stats("t")
@@ -159,15 +159,17 @@ class TestServed:
             assert [one.client_id for one in broker.client_commands.connections("g")] == ["c"]
             assert (await broker.querying.by_log_offset(0))[:4] != b""
 
-    async def test_a_group_begins_and_reports_at_a_slave(self) -> None:
-        async with a_slave() as broker:
+    async def test_a_group_begins_and_reports_at_a_replica(self) -> None:
+        async with a_replica() as broker:
             begun = await broker.offsets.begin("g", "t", 0, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
             assert begun == Progress(0)
             assert broker.offsets.commit("g", [("t", 0, Progress(4, ((6, 8),)))]) == ""
             assert broker.offsets.query("g", "t", 0) == Progress(4, ((6, 8),))
 
-    async def test_of_what_a_slave_has_not_got_yet_nothing_is_finished_and_the_rest_of_the_report_counts(self) -> None:
-        async with a_slave() as broker:
+    async def test_of_what_a_replica_has_not_got_yet_nothing_is_finished_and_the_rest_of_the_report_counts(
+        self,
+    ) -> None:
+        async with a_replica() as broker:
             report = [("t", 0, Progress(4, ((6, 8), (9, 14)))), ("t", 1, Progress(3))]
             assert broker.offsets.commit("g", report) == ""
             assert broker.offsets.query("g", "t", 0) == Progress(4, ((6, 8), (9, 10)))
@@ -175,7 +177,7 @@ class TestServed:
 
     async def test_who_reports_messages_that_were_lost_hears_that_everything_was_asked_anew(self) -> None:
         """They lie beyond the end of a queue that is shorter now; that must not end in a rejection."""
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             broker.store.follows = False
             broker.offsets.commit("g", [("t", 0, Progress(4))])
             broker.consumer_offsets.begin_term(2, 2)
@@ -194,8 +196,8 @@ async def pull(broker: Broker, offset: int, *, expression: str = "*", messages: 
 
 
 class TestPulling:
-    async def test_who_is_ahead_of_a_slave_waits_for_it_and_keeps_its_place(self) -> None:
-        async with a_slave() as broker:
+    async def test_who_is_ahead_of_a_replica_waits_for_it_and_keeps_its_place(self) -> None:
+        async with a_replica() as broker:
             result = await pull(broker, 12)
             assert (result.status, result.next_begin_offset, result.suggest_broker_id) == (PullStatus.NO_NEW_MSG, 12, 0)
             broker.store.follows = False
@@ -203,7 +205,7 @@ class TestPulling:
 
     async def test_who_is_ahead_is_answered_after_its_time_however_much_comes_meanwhile(self) -> None:
         clock = SimClock()
-        async with a_slave(clock) as broker:
+        async with a_replica(clock) as broker:
             answers: list[PullResult] = []
             broker.long_polling.poll(query(50), 10_000, answers.append)
             for _ in range(3):
@@ -217,7 +219,7 @@ class TestPulling:
             assert [answer.status for answer in answers] == [PullStatus.NO_NEW_MSG]
 
     @pytest.mark.parametrize(
-        ("asked", "by_master", "by_slave"),
+        ("asked", "by_master", "by_replica"),
         [
             pytest.param(None, PullStatus.FOUND, PullStatus.FOUND, id="without a version"),
             pytest.param(version_of(2, 1), PullStatus.FOUND, PullStatus.FOUND, id="the same"),
@@ -228,21 +230,21 @@ class TestPulling:
         ],
     )
     async def test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on(
-        self, asked: int | None, by_master: PullStatus, by_slave: PullStatus
+        self, asked: int | None, by_master: PullStatus, by_replica: PullStatus
     ) -> None:
-        """The log of a slave that has not heard of a loss may hold what is lost."""
+        """The log of a replica that has not heard of a loss may hold what is lost."""
         known = Progress(4, ((6, 8),), version_of(2, 1))
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             broker.consumer_offsets.put("g", "t", 0, known)
-            for follows, status in ((True, by_slave), (False, by_master)):
+            for follows, status in ((True, by_replica), (False, by_master)):
                 broker.store.follows = follows
                 result = broker.pulling.pull_hot(replace(query(2), version=asked))
                 assert result is not None
                 assert (result.status, result.count) == (status, int(status is PullStatus.FOUND))
                 assert result.progress == (known if status is PullStatus.OFFSET_ILLEGAL else None)
 
-    async def test_a_slave_that_is_not_to_be_read_sends_to_the_master(self) -> None:
-        async with a_slave() as broker:
+    async def test_a_replica_that_is_not_to_be_read_sends_to_the_master(self) -> None:
+        async with a_replica() as broker:
             broker.pulling.reads = replace(broker.pulling.reads, enabled=False)
             result = await pull(broker, 0)
             assert (result.code, result.suggest_broker_id) == (ResponseCode.SYSTEM_BUSY, 0)
@@ -257,29 +259,29 @@ class TestPulling:
     async def test_who_is_far_behind_reads_where_its_group_says(
         self, near_bytes: int, suggested: int, *, follows: bool
     ) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             broker.groups.update(SubscriptionGroup("g", broker_id=2, which_broker_when_consume_slowly=3))
             broker.store.follows = follows
-            broker.pulling.reads = SlaveReads(enabled=True, near_bytes=near_bytes, is_slave_there=lambda: True)
+            broker.pulling.reads = ReplicaReads(enabled=True, near_bytes=near_bytes, is_replica_there=lambda: True)
             assert (await pull(broker, 0)).suggest_broker_id == suggested
             nothing_matched = await pull(broker, 0, expression="nothing")
             assert (nothing_matched.status, nothing_matched.suggest_broker_id) == (PullStatus.NO_MATCHED_MSG, suggested)
 
     async def test_how_far_behind_is_counted_from_the_last_message_that_was_looked_at(self) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             queue = broker.store.queue("t", 0)
             assert queue is not None
             behind = broker.store.log_end - queue.entry(4)[0]
-            broker.pulling.reads = SlaveReads(enabled=True, near_bytes=behind, is_slave_there=lambda: True)
+            broker.pulling.reads = ReplicaReads(enabled=True, near_bytes=behind, is_replica_there=lambda: True)
             assert [(await pull(broker, 0, messages=count)).suggest_broker_id for count in (4, 5)] == [1, 0]
 
-    @pytest.mark.parametrize("reads", [{"enabled": False}, {"is_slave_there": lambda: False}])
-    async def test_without_a_slave_to_read_from_all_readers_stay_with_the_master(
+    @pytest.mark.parametrize("reads", [{"enabled": False}, {"is_replica_there": lambda: False}])
+    async def test_without_a_replica_to_read_from_all_readers_stay_with_the_master(
         self, reads: dict[str, object]
     ) -> None:
-        async with a_slave() as broker:
+        async with a_replica() as broker:
             broker.store.follows = False
-            there = SlaveReads(enabled=True, near_bytes=0, is_slave_there=lambda: True)
+            there = ReplicaReads(enabled=True, near_bytes=0, is_replica_there=lambda: True)
             broker.pulling.reads = replace(there, **reads)  # type: ignore[arg-type]
             broker.groups.update(SubscriptionGroup("g", broker_id=2))
             assert (await pull(broker, 0)).suggest_broker_id == 0
@@ -289,11 +291,11 @@ class TestNear:
     """Mechanism H3: 40 % of the machine's memory."""
 
     def test_is_a_share_of_the_memory(self) -> None:
-        reads = SlaveReads.of(ReplicationOptions(), 1_000, lambda: True)
+        reads = ReplicaReads.of(ReplicationOptions(), 1_000, lambda: True)
         assert [reads.suggestion(SubscriptionGroup("g"), behind) for behind in (400, 401)] == [0, 1]
 
     def test_where_the_memory_is_unknown_no_reader_is_sent_away(self) -> None:
-        assert SlaveReads.of(ReplicationOptions(), 0, lambda: True).suggestion(SubscriptionGroup("g"), 1 << 60) == 0
+        assert ReplicaReads.of(ReplicationOptions(), 0, lambda: True).suggestion(SubscriptionGroup("g"), 1 << 60) == 0
 
     def test_the_machine_has_memory(self) -> None:
         assert machine_memory_bytes() > 1 << 26

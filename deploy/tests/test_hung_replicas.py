@@ -1,4 +1,6 @@
-"""A slave that hangs: how long the pairs of the stack and of Kubernetes wait for it, by the broker's own decisions."""
+"""A replica that hangs: how long the pairs of the stack and of Kubernetes wait for it, by the broker's own
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ DEPLOY = Path(__file__).parents[1]
 FILES = sorted(
     path for folder in ("docker/conf", "kubernetes/base/conf") for path in (DEPLOY / folder).glob("broker-*")
 )
-MASTER, SLAVE = "master", "slave"
+MASTER, REPLICA = "master", "replica"
 
 
 def config(path: Path) -> BrokerConfig:
@@ -24,20 +26,20 @@ def config(path: Path) -> BrokerConfig:
 
 
 def out_after_s(config: BrokerConfig, hangs_for_s: float) -> float | None:
-    """Seconds after which the master decides to go on without a slave that hangs; None when it comes back before."""
+    """Seconds after which the master decides to go on without a replica that hangs; None when it comes back before."""
     beat_s = config.ha_send_heartbeat_interval / 1000
     ledger = InSyncLedger(
         MASTER, True, config.min_in_sync_replicas, config.ha_max_time_slave_not_catchup / 1000, InSyncSet(), 0
     )
-    ledger.begin(InSyncSet(1, frozenset({MASTER, SLAVE})), 0, now=0.0)
-    ledger.step(Connected(SLAVE, 0), 0.0, 0)
+    ledger.begin(InSyncSet(1, frozenset({MASTER, REPLICA})), 0, now=0.0)
+    ledger.step(Connected(REPLICA, 0), 0.0, 0)
     now, log_end = 0.0, 0
     while now < hangs_for_s:
         now, log_end = now + beat_s, log_end + 1_000
         actions = ledger.step(Stored(log_end), now, log_end) + ledger.step(Passed(), now, log_end)
         if any(isinstance(one, Decide) for one in actions):
             return now
-    assert not any(isinstance(one, Decide) for one in ledger.step(Acknowledged(SLAVE, log_end), now, log_end))
+    assert not any(isinstance(one, Decide) for one in ledger.step(Acknowledged(REPLICA, log_end), now, log_end))
     return None
 
 

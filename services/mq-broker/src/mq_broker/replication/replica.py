@@ -1,4 +1,4 @@
-"""A slave: it looks for its master and follows it, until an operator decides otherwise (mechanisms H2, H4)."""
+"""A replica: it looks for its master and follows it, until an operator decides otherwise (mechanisms H2, H4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mq_broker.core.limits import RejectedError
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, HaStatus
 from mq_broker.replication.following import Following
 from mq_broker.replication.frames import Connect, LinkError, MasterFrame, MasterLink, Rejection
-from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_slave, promote, stop
+from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_replica, promote, stop
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
 
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 RECONNECT_S = (0.1, 0.2, 0.5, 1.0)
 
 
-class SlaveReplication:
-    """Of one broker, for one start as a slave. `begin`, `take_up`, `run` until cancelled, `close`.
+class ReplicaReplication:
+    """Of one broker, for one start as a replica. `begin`, `take_up`, `run` until cancelled, `close`.
 
     Invariants: clients never write to it; a master of an epoch below the newest known one is not followed; which master
     it follows, in which epoch, is on disk before the first byte of that master is in its log.
@@ -47,7 +47,7 @@ class SlaveReplication:
     # -------------------------------------------------------------------------------------------- life
 
     async def begin(self) -> None:
-        """Have it on disk that this is a slave; its store follows already. Raises OSError."""
+        """Have it on disk that this is a replica; its store follows already. Raises OSError."""
         await self._node.remember(lambda state: state)
 
     def take_up(self) -> None:
@@ -98,7 +98,7 @@ class SlaveReplication:
         return self._addresses[failures % len(self._addresses)]
 
     async def _follow(self, address: str) -> bool:
-        """One link, until it ends; whether the slave could follow."""
+        """One link, until it ends; whether the replica could follow."""
         self._address, following = address, None
         try:
             async with self._connect(address) as link:
@@ -107,7 +107,7 @@ class SlaveReplication:
         except LinkError as error:
             self._failed(f"master at {address}: {error}")
         except (StoreError, OSError) as error:
-            self._failed(f"the log of this slave cannot grow: {error}")
+            self._failed(f"the log of this replica cannot grow: {error}")
         finally:
             if following is not None and following.beat is not None:
                 self._told_in = self.epoch
@@ -126,24 +126,24 @@ class SlaveReplication:
             self._following.grown()
 
     async def serve(self, link: MasterLink) -> None:
-        """Slaves feed no other slave."""
+        """Replicas feed no other replica."""
         with contextlib.suppress(LinkError):
-            await link.send(MasterFrame(self.epoch, Rejection("this broker is a slave itself")))
+            await link.send(MasterFrame(self.epoch, Rejection("this broker is a replica itself")))
 
     def behind(self, _log_offset: int) -> list[str]:
-        """A slave has no slaves."""
+        """A replica has no replicas."""
         return []
 
     @property
     def is_restored(self) -> bool:
-        """A slave's store is what its master says."""
+        """A replica's store is what its master says."""
         return False
 
     async def accepted(self) -> None:
-        """A slave is registered like any other."""
+        """A replica is registered like any other."""
 
     def rejected(self, remark: str) -> None:
-        """A slave is no rival."""
+        """A replica is no rival."""
 
     def master_found(self, ha_address: str) -> None:
         """A name server says where the master listens."""
@@ -159,7 +159,7 @@ class SlaveReplication:
 
     async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
         """Raises RejectedError: it is no master."""
-        raise RejectedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
+        raise RejectedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a replica")
 
     async def promote(
         self,
@@ -176,7 +176,7 @@ class SlaveReplication:
         `whole`: the log of the master that has stepped down ends at `log_end` for good; `queue_locks` are what it
         has left. Where that master has not told all progress since this broker's start, something may be missing.
         Raises RejectedError when the
-        log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this slave has
+        log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this replica has
         followed last; OSError.
         """
         async with self._halted():
@@ -184,13 +184,13 @@ class SlaveReplication:
             await promote(self._node, term, log_end, role, epoch, whole=is_whole, queue_locks=queue_locks)
             self.reopen.set()
 
-    async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
+    async def become_replica(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
         """Be registered with this id, and look for the master there. Raises OSError."""
         if broker_id == self.broker_id:
             self.master_found(master_ha_address)
             return
         async with self._halted():
-            await become_slave(self._node, broker_id, master_ha_address)
+            await become_replica(self._node, broker_id, master_ha_address)
             self.reopen.set()
 
     @asynccontextmanager
@@ -223,7 +223,7 @@ class SlaveReplication:
     def status(self) -> HaStatus:
         """How replication stands now."""
         following = self._following if self.is_connected else None
-        status = replace(self._node.status(self.role), reason="it is a slave" if following else self._reason)
+        status = replace(self._node.status(self.role), reason="it is a replica" if following else self._reason)
         if following is None:
             return status
         status = replace(status, connected=True, master_ha_address=self._address, lag_seconds=following.lag_seconds)
