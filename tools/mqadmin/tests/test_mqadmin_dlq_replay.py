@@ -307,7 +307,7 @@ class TestErrors:
         self.fail_at(monkeypatch, b"two", MessageRejectedError("too large now"))
         outcome = replay(operator, "--everything")
         assert outcome.exit_code == 1
-        assert "  orders  rejected  too large now\n" in outcome.stdout
+        assert "  orders  refused  too large now\n" in outcome.stdout
         assert "2 of 3 dead letters of group billing replayed, to group billing alone; 1 rejected" in outcome.stdout
         assert still_open(operator) == ["two"]
 
