@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape features docs wheels lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-guard bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape features docs wheels lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -100,6 +100,9 @@ bench: setup  ## Measure the queue: throughput, latency, memory, as a table and 
 
 bench-micro: setup  ## Measure the hot path function by function, in docs/evidence/ (three minutes)
 	$(BIN)/python -m hourglass_loadtest micro
+
+bench-guard: setup  ## Fail when a function of the hot path executes more opcodes than in docs/evidence/opcodes.json (STORE=1: keep those of now)
+	$(BIN)/python -m hourglass_loadtest guard $(if $(STORE),--store)
 
 bench-telemetry: setup  ## What telemetry costs a producer: off, on, sampled, and without it, in docs/evidence/ (four minutes)
 	$(BIN)/python -m hourglass_loadtest telemetry

@@ -14,7 +14,7 @@ from mqclient import ConsumeStatus, MessageExt, MessageQueue
 from mqclient.consumer.consume_service import ConsumerStats, ProcessQueue
 from mqclient.consumer.consuming import ConsumeMessageConcurrentlyService
 from mqclient.consumer.engine import Discard
-from mqclient.consumer.listener import ConsumeHooks, Listening
+from mqclient.consumer.listener import ConsumeHooks, ListenerInvoker
 from mqclient.consumer.offsets import Progress
 from mqclient.consumer.pulling import messages_of
 from osenv import RealClock
@@ -48,7 +48,7 @@ class _Consumption:
 
     async def start(self) -> None:
         clock, success = RealClock(), ConsumeStatus.CONSUME_SUCCESS
-        listening = Listening(clock, "group", self._listen, success, hooks=ConsumeHooks(), stats=ConsumerStats())
+        listening = ListenerInvoker(clock, "group", self._listen, success, hooks=ConsumeHooks(), stats=ConsumerStats())
         self.service = ConsumeMessageConcurrentlyService(
             clock,
             listening,

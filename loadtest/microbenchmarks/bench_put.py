@@ -106,7 +106,7 @@ def bench_part_index(benchmark: BenchmarkFixture) -> None:
 def bench_part_index_keys(benchmark: BenchmarkFixture) -> None:
     records = wire_batch()
     describe(benchmark, "    of which: find the keys and hash them", unit="message", count=BATCH_MESSAGES)
-    keys, size = benchmark(index_keys, records, 0, 0, records_max=BATCH_MESSAGES)
+    keys, size = benchmark(index_keys, records, 0, 0, records_max=BATCH_MESSAGES, keys_max=BATCH_MESSAGES)
     assert (len(keys), size) == (BATCH_MESSAGES, len(records))
 
 

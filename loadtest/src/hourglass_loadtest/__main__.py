@@ -1,5 +1,5 @@
-"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `compare`, `micro`, `orders`,
-`telemetry` and `pipeline`.
+"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `compare`, `micro`, `guard`,
+`orders`, `telemetry` and `pipeline`.
 
 `client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
@@ -23,6 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from rich.console import Console
 
 from hourglass_loadtest.bench import add_compare_parser, choose, run_bench, run_compare, run_profile
+from hourglass_loadtest.guard import run_guard
 from hourglass_loadtest.measure import measure
 from hourglass_loadtest.measure.clients import BrokerMeter, MeasureError
 from hourglass_loadtest.measure.throughput import produce_beside
@@ -67,6 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _orders_client(options.load)
         if options.command == "micro":
             return _micro(options)
+        if options.command == "guard":
+            in_order = run_guard(MICROBENCHMARKS, EVIDENCE / "opcodes.json", Console(), store=options.store)
+            return 0 if in_order else EXIT_FAILED
         if getattr(options, "page", None) is not None:
             return asyncio.run(shop_commands.run(options, Console()))  # Ctrl-C ends the load, not the report
         return asyncio.run(_until_asked_to_stop(options))
@@ -198,6 +202,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"for the results; without it, only a whole run is written, to {EVIDENCE}/microbenchmarks.json",
     )
+    guard = commands.add_parser("guard", help="compare the opcodes of the microbenchmarks with a stored run's")
+    guard.add_argument("--store", action="store_true", help=f"keep the counts of now in {EVIDENCE}/opcodes.json")
     add_parser(commands, EVIDENCE)
     add_telemetry_parser(commands, EVIDENCE)
     add_pipeline_parser(commands, EVIDENCE)
