@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, read_all, running_broker, store_options
+from mq_broker.testing import (
+    QUEUE_FILE_ENTRIES,
+    STORE_ROOT,
+    broker_options,
+    incoming,
+    produce,
+    read_all,
+    running_broker,
+    store_options,
+)
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.disk import read_file
 
@@ -161,3 +171,24 @@ async def test_a_queue_whose_file_does_not_agree_with_its_noted_end_is_told_by_t
     harm(disk, QUEUES / "t3" / "2" / f"{0:020d}")
     async with running_broker(disk, SimClock()) as broker:
         assert await bodies(broker) == {(b"a", b"a")}
+
+
+async def test_a_message_behind_a_noted_end_has_the_rest_of_its_queue_examined() -> None:
+    """After a power cut that took `abort` too, a start takes the stop for one in order, until the log shows more."""
+    disk = SimDisk()
+    folder, next_file = QUEUES / "t" / "0", f"{QUEUE_FILE_ENTRIES * CQ_ENTRY.size:020d}"
+    async with running_broker(disk, SimClock(), clean_stop=False) as broker:
+        await produce(broker, incoming("t", [b"a"] * (QUEUE_FILE_ENTRIES - 2)))
+        await broker.store.checkpoint()
+        await produce(broker, incoming("t", [b"b"] * 3))
+    disk.kill()
+    assert next_file in disk.list_dir(folder)
+    disk.open(folder / ("0" * 20)).pwrite(bytes(2 * CQ_ENTRY.size), (QUEUE_FILE_ENTRIES - 2) * CQ_ENTRY.size)
+    log_file = disk.open(StoreLayout(STORE_ROOT).commit_log / ("0" * 20))
+    log_file.pwrite(bytes(64), broker.store.log_end - 64)  # the last of the three is torn
+    disk.unlink(StoreLayout(STORE_ROOT).abort)
+    async with running_broker(disk, SimClock()) as broker:
+        assert [record.body for record in await read_all(broker, "t")] == [b"a"] * (QUEUE_FILE_ENTRIES - 2) + [b"b"] * 2
+        assert next_file not in disk.list_dir(folder)
+        await produce(broker, incoming("t", [b"c"]))
+        assert (await read_all(broker, "t"))[-1].body == b"c"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 import mq_broker.store.commit_log
 from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.testing_closely import OpcodeTrace
@@ -79,3 +81,34 @@ def test_a_sync_in_which_the_first_file_is_made_forgets_no_folder() -> None:
 def test_a_file_in_whose_making_a_sync_comes_is_synced_by_the_next() -> None:
     assert everywhere(with_a_file=True, thread_is_interrupted=True) > 50
     assert everywhere(with_a_file=False, thread_is_interrupted=True) > 50
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_no_power_cut_leaves_a_file_without_the_ones_before_it(died: bool) -> None:
+    """A consume queue whose run begins later would take its lost messages for deleted ones."""
+    disk = SimDisk()
+    disk.make_dirs(FOLDER)
+    disk.sync_dir(FOLDER.parent)
+    disk.sync_dir(ROOT)
+    disk.sync_dir(ROOT.parent)
+    pool = PooledFiles(disk, 1)
+    files = SegmentFiles(pool, ROOT, FOLDER, FILE_BYTES, keeps_name_order=True)
+    files.write(b"x", 0)
+    if died:
+        files.close()
+        files = SegmentFiles(pool, ROOT, FOLDER, FILE_BYTES, keeps_name_order=True)
+        files.distrust(0)
+    files.write(b"x" * 2 * FILE_BYTES, 1)
+    found = {tuple(left.list_dir(FOLDER)) for left in disk.lost_states(SeededRng(1), exhaustive_units_max=12)}
+    names = tuple(f"{number * FILE_BYTES:020d}" for number in range(3))
+    assert found == {names[:2], names}
+
+
+def test_names_that_a_checkpoint_has_synced_cost_no_further_sync() -> None:
+    disk, synced = SimDisk(), list[Path]()
+    disk.make_dirs(ROOT)
+    files = SegmentFiles(PooledFiles(disk, 1), ROOT, FOLDER, FILE_BYTES, keeps_name_order=True)
+    write_and_sync(files, 0)
+    disk.before = lambda call, path: synced.append(path) if call == "sync_dir" else None
+    files.write(b"x", NEXT)
+    assert synced == []

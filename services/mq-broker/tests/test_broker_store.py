@@ -373,6 +373,28 @@ class TestFailingDisk:
             assert [outcome.base_queue_offset for outcome in outcomes] == [2 * count, 3 * count]
             assert await stored_bodies(broker) == bodies(4 * count)
 
+    async def test_a_name_that_cannot_be_made_durable_before_the_next_file_fences_for_good(self) -> None:
+        disk = SimDisk()
+
+        def fail(call: str, path: Path) -> None:
+            if call == "sync_dir" and path.is_relative_to(LAYOUT.consume_queue("t", 0)):
+                raise OSError(errno.EIO, "the platter is scratched")
+
+        broker = Broker(disk, SimClock(), broker_options(), store_options())
+        await broker.open()
+        running = asyncio.create_task(broker.run())
+        await produce(broker, incoming("t", bodies(1)))
+        end = broker.store.log_end
+        disk.before = fail
+        (outcome,) = await produce(broker, incoming("t", bodies(QUEUE_FILE_ENTRIES)))
+        assert outcome.code is ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.before = lambda call, path: None
+        (outcome,) = await produce(broker, incoming("t", bodies(1)))
+        assert outcome.code is ResponseCode.SERVICE_NOT_AVAILABLE
+        assert broker.store.log_end == end
+        await running  # the broker ends by itself
+        await broker.close()
+
     async def test_the_first_failed_sync_fences_for_good(self) -> None:
         disk = SimDisk()
         calls: list[str] = []

@@ -154,9 +154,13 @@ class SegmentFiles:
         *,
         ahead_bytes: int | None = None,
         keeps_unsynced_open: bool = False,
+        keeps_name_order: bool = False,
         only_file: int | None = None,
     ) -> None:
-        """`only_file` is the offset of the only file, if that is known to have its length; the folder is not listed."""
+        """With `keeps_name_order` no power cut leaves a file without the ones before it: a run that does not begin at 0
+        has lost its beginning to retention. `only_file` is the offset of the only file, if that is known to have its
+        length; the folder is not listed.
+        """
         self._open_files, self._disk = open_files, open_files.disk
         self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
         self._root, self._keeps_unsynced_open = root, keeps_unsynced_open
@@ -166,6 +170,8 @@ class SegmentFiles:
         self._pinned: dict[int, DiskFile] = {}  # of the dirty ones
         self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
         self._names_dirty = self._folder_known = False
+        self._keeps_name_order = keeps_name_order
+        self._names_made = self._names_durable = 0  # counted, those of a process that died together as one
         self._making = threading.Lock()
         self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
         self._starts: list[int] = []
@@ -236,6 +242,9 @@ class SegmentFiles:
                 self._make(start)
 
     def _make(self, start: int) -> None:
+        if self._keeps_name_order and self._names_durable < self._names_made:
+            self._disk.sync_dir(self._folder)
+            self._names_durable = self._names_made
         if not self._folder_known:
             self._disk.make_dirs(self._folder)
         path = self._path(start)
@@ -250,6 +259,7 @@ class SegmentFiles:
             self._keep_open(start, file)
         self._made.append((start, [] if self._folder_known else self._parents()))  # before the first write to it
         self._folder_known = True
+        self._names_made += 1
         self._files[start] = file
         self._starts.append(start)
 
@@ -359,6 +369,7 @@ class SegmentFiles:
             for start in doubtful:
                 self._keep_open(start, self._files[start])
         self._names_dirty, self._folders_dirty = True, self._parents()
+        self._names_made += 1
 
     def take_sync(self) -> Callable[[], None]:
         """The call that makes everything written so far durable, names included; it may run in a thread.
@@ -372,6 +383,7 @@ class SegmentFiles:
         folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
         pinned = [self._files[start] for start in starts if self._pinned.pop(start, None) is not None]
         self._dirty.difference_update(starts)
+        names_made = self._names_made
         self._names_dirty, self._folders_dirty = False, []
 
         def sync() -> None:
@@ -379,6 +391,7 @@ class SegmentFiles:
                 file.sync_data()
             for folder in folders:
                 self._disk.sync_dir(folder)
+            self._names_durable = max(self._names_durable, names_made)
             for file in pinned:
                 file.unpin()
 

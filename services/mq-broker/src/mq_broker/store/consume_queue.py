@@ -350,6 +350,12 @@ class ConsumeQueues:
             self._add(queue)
         return newest
 
+    def open_again(self, queue: ConsumeQueue) -> ConsumeQueue:
+        """Open a noted queue with all the files that it has. Raises StoreDamagedError, OSError."""
+        queue.close()
+        self._of_topic[queue.topic].remove(queue)
+        return self._open(queue.topic, queue.queue_id)
+
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """The queues of this topic in which anything was ever stored."""
         return list(self._of_topic.get(topic, ()))
@@ -389,6 +395,7 @@ class ConsumeQueues:
             self._layout.consume_queue(topic, queue_id),
             self._layout.consume_queue_file_bytes,
             ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
+            keeps_name_order=True,
             only_file=only_file,
         )
 

@@ -319,7 +319,7 @@ class MessageStore:
     def _reserve(self, batches: Sequence[Batch]) -> list[tuple[ConsumeQueue, int]]:
         """The consume queue and the first queue offset of each batch, with room on disk for the entries of all.
 
-        Raises StoreWriteError when the disk has no room for them.
+        Raises StoreWriteError when the disk has no room for them, StoreFencedError when it has failed.
         """
         places: list[tuple[ConsumeQueue, int]] = []
         ends: dict[ConsumeQueue, int] = {}
@@ -329,6 +329,9 @@ class MessageStore:
                 base = ends.get(queue, queue.max_offset)
                 end = base + batch.count
                 queue.reserve(end)
+            except SyncError as error:
+                self.fence(error)
+                raise StoreFencedError(f"the disk has failed: {error}") from error
             except OSError as error:
                 sentence = f"the disk has no room for the consume queue of {batch.topic}: {error}"
                 raise StoreWriteError(sentence) from error

@@ -196,6 +196,17 @@ class Recovery:
         self.as_noted.add(queue)
         return True
 
+    def _examine(self, queue: ConsumeQueue) -> ConsumeQueue:
+        """The same queue, examined after all: the log has a message behind the end that was noted.
+
+        Then not all that was written is there, and whatever stands behind the end goes, files included.
+        """
+        self.as_noted.discard(queue)
+        examined = self.queues.open_again(queue)
+        self._given[examined] = self._given.pop(queue)
+        examined.recover(self.report.scanned_from)
+        return examined
+
     def _go_on_counting(self) -> None:
         """A number that a queue has given to a durable message is never given again, though the message be lost."""
         for queue, (given, newest) in self._given.items():
@@ -237,6 +248,8 @@ class Recovery:
 
     def _dispatch(self, record: Record) -> None:
         queue = self.queues.get_or_open(record.topic, record.queue_id)
+        if queue in self.as_noted:
+            queue = self._examine(queue)
         entries = self._fresh.setdefault(queue, [])
         if not entries and queue.max_offset == queue.min_offset == 0 and record.queue_offset > 0:
             # The ones before have been deleted with the beginning of the log, or damaged.
