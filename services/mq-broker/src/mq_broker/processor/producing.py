@@ -133,25 +133,17 @@ class Producing:
                 outcomes.append(batch)
         return outcomes
 
-    def acknowledge_now(self, outcomes: list[BatchOutcome], log_end: int) -> list[BatchOutcome] | None:
-        """What `acknowledge` would return without waiting; None when it would wait."""
-        if not any(outcome.waits for outcome in outcomes):
-            return outcomes
-        try:
-            copies = self.store.stored_now(log_end)
-        except StoreFencedError as error:
-            return _instead_of_success(outcomes, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-        return None if copies is None else _with_copies(outcomes, copies)
-
     async def acknowledge(self, outcomes: list[BatchOutcome], log_end: int) -> list[BatchOutcome]:
         """The outcomes once everything below `log_end` may be acknowledged."""
-        if (acknowledged := self.acknowledge_now(outcomes, log_end)) is not None:
-            return acknowledged
+        if not any(outcome.waits for outcome in outcomes):
+            return outcomes
         try:
             copies = await self.store.wait_stored(log_end)
         except StoreFencedError as error:
             return _instead_of_success(outcomes, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-        return _with_copies(outcomes, copies)
+        if copies is Copies.SEND_OK:
+            return outcomes
+        return _instead_of_success(outcomes, *_FEWER_COPIES[copies])
 
     def forward(self, batches: list[Batch], store_ms: int) -> None:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
@@ -269,10 +261,6 @@ class Producing:
             BatchOutcome(ResponseCode.SUCCESS, "", result.base_queue_offset, result.base_log_offset, waits=batch.waits)
             for batch, result in zip(batches, results, strict=True)
         ]
-
-
-def _with_copies(outcomes: list[BatchOutcome], copies: Copies) -> list[BatchOutcome]:
-    return outcomes if copies is Copies.SEND_OK else _instead_of_success(outcomes, *_FEWER_COPIES[copies])
 
 
 def _instead_of_success(outcomes: list[BatchOutcome], code: ResponseCode, remark: str) -> list[BatchOutcome]:

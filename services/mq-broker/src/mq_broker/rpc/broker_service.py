@@ -83,10 +83,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             with closing(stream):
                 await self._pump(context, replies, handle)
 
-    def _produce(
-        self, request: pb.ProduceRequest, client: str
-    ) -> pb.ProduceResponse | Coroutine[Any, Any, pb.ProduceResponse]:
-        """Store the batches; the response, now if nothing has to be waited for."""
+    def _produce(self, request: pb.ProduceRequest, client: str) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
         if len(request.batches) > FRAME_BATCHES_MAX:
             remark = f"the frame has {len(request.batches)} batches; at most {FRAME_BATCHES_MAX} are allowed"
@@ -95,14 +92,11 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             outcomes = producing.put([incoming_batch(batch, request) for batch in request.batches], client)
         log_end = self._broker.store.log_end
 
-        def response(acknowledged: list[BatchOutcome]) -> pb.ProduceResponse:
+        async def response() -> pb.ProduceResponse:
+            acknowledged = await producing.acknowledge(outcomes, log_end)
             return pb.ProduceResponse(request_id=request.request_id, results=[batch_result(o) for o in acknowledged])
 
-        async def response_later() -> pb.ProduceResponse:
-            return response(await producing.acknowledge(outcomes, log_end))
-
-        at_once = producing.acknowledge_now(outcomes, log_end)
-        return response_later() if at_once is None else response(at_once)
+        return response()
 
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:
         producing = self._broker.producing

@@ -172,18 +172,12 @@ class Confirmation:
         """The deadline of a wait that begins now; monotonic seconds, 0.0 when there is nothing to wait for."""
         return 0.0 if self.end is None else self._clock.monotonic() + self.timeout_s
 
-    def now(self, end: int) -> Copies | None:
-        """What the replicas have of everything below `end`; None when that is not known yet."""
+    async def wait(self, end: int, deadline: float) -> Copies:
+        """What the replicas have of everything below `end`, once they have it, or at the deadline."""
         if self.end is None:
             return Copies.SEND_OK
         if self.end >= end:
             return Copies.SLAVE_NOT_AVAILABLE if self.is_alone else Copies.SEND_OK
-        return None
-
-    async def wait(self, end: int, deadline: float) -> Copies:
-        """What the replicas have of everything below `end`, once they have it, or at the deadline."""
-        if (copies := self.now(end)) is not None:
-            return copies
         waiter: asyncio.Future[Copies] = asyncio.get_running_loop().create_future()
         self._waiters.append((end, deadline, waiter))
         if self._timer is None:

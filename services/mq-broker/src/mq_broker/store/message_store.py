@@ -284,13 +284,6 @@ class MessageStore:
         for run in runs(batches, self.run_bytes_max):
             self.put(run, store_ms, inward=inward)
 
-    def stored_now(self, end: int) -> Copies | None:
-        """What `wait_stored` would return without waiting; None when it would wait. Raises StoreFencedError."""
-        self.require_sound()
-        if self.is_sync_flush and end > self.flusher.durable_end:
-            return None
-        return self.confirmation.now(end)
-
     async def wait_stored(self, end: int) -> Copies:
         """Return when what `put` has appended up to `end` may be acknowledged, and with which status.
 
