@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-guard bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape features docs wheels lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-guard bench-telemetry bench-pipeline bench-statistics bench-restarts bench-peers first-minutes shape features docs wheels lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -116,6 +116,13 @@ bench-statistics: setup  ## Time GET /statistics with 300,000 orders and payment
 bench-restarts: setup  ## Time starts of a broker with 20,000 queues, in docs/evidence/ (about ten minutes)
 	$(BIN)/python tests/robustness/restart_time.py
 
+$(VENV)/.peers: requirements/peers.lock $(VENV)/.development
+	sh requirements/install.sh $(VENV) $<
+	@touch $@
+
+bench-peers: $(VENV)/.peers  ## Hourglass and other queues in turns, those that are installed (about 25 minutes; ONLY=word WITHOUT=word ROUNDS=3 SECONDS=2)
+	$(BIN)/python -m hourglass_loadtest peers $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS))
+
 first-minutes: setup  ## Time `make demo` from a fresh clone with empty caches, now and at BEFORE=commit, in docs/evidence/ (some minutes)
 	$(BIN)/python tests/robustness/first_minutes.py $(if $(BEFORE),--before $(BEFORE))
 
@@ -137,7 +144,7 @@ wheels: $(VENV)/.runtime  ## Build a wheel and an sdist of every library, server
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 lock: setup  ## Pin what requirements/*.in names anew: every platform, with hashes
 	$(COMPILE) --upgrade requirements/development.in --output-file requirements/development.lock
-	for layer in runtime pipeline; do $(COMPILE) --upgrade --constraints requirements/development.lock requirements/$$layer.in --output-file requirements/$$layer.lock || exit 1; done
+	for layer in runtime pipeline peers; do $(COMPILE) --upgrade --constraints requirements/development.lock requirements/$$layer.in --output-file requirements/$$layer.lock || exit 1; done
 	sh requirements/install.sh $(VENV) requirements/development.lock
 	$(BIN)/python deploy/docker/runtime_requirements.py
 

@@ -1,7 +1,8 @@
 """The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `compare`, `micro`, `guard`,
-`orders`, `telemetry` and `pipeline`.
+`orders`, `telemetry`, `pipeline` and `peers`.
 
-`client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
+`client`, `orders-client` and `peers-client` are what these start as processes of their own, and `beside` what some
+clients start.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from hourglass_loadtest.measure.throughput import produce_beside
 from hourglass_loadtest.micro import run_micro
 from hourglass_loadtest.orders.bench import add_parser, run_orders
 from hourglass_loadtest.orders.client import OrdersClient, OrdersLoad
+from hourglass_loadtest.peers.command import add_peers_parser, run_peers
+from hourglass_loadtest.peers.command import run_client as run_peers_client
+from hourglass_loadtest.peers.peer import PeerError
 from hourglass_loadtest.pipeline import add_pipeline_parser, run_pipeline
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import command as shop_commands
@@ -66,6 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _client(options.workload, lambda workload: produce_beside(options.url, workload))
         if options.command == "orders-client":
             return _orders_client(options.load)
+        if options.command == "peers-client":
+            return _run_client(run_peers_client(options))
         if options.command == "micro":
             return _micro(options)
         if options.command == "guard":
@@ -115,7 +121,7 @@ def _orders_client(load_json: str) -> int:
 def _run_client(work: Coroutine[Any, Any, None]) -> int:
     try:
         run_client_loop(work)
-    except* (MQClientError, MeasureError, NotInTimeError) as group:
+    except* (MQClientError, MeasureError, NotInTimeError, PeerError) as group:
         for leaf in _leaves(group):
             print(f"{PROGRAM}: {type(leaf).__name__}: {leaf}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
@@ -170,6 +176,8 @@ def _wanted(options: argparse.Namespace) -> Coroutine[Any, Any, int | None]:
         return run_telemetry(options, Console())
     if options.command == "pipeline":
         return run_pipeline(options, Console())
+    if options.command == "peers":
+        return run_peers(options, Console(), EVIDENCE)
     if options.command == "compare":
         return run_compare(options, Console())
     return run_orders(options, Console()) if options.command == "orders" else _bench(options)
@@ -207,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     add_parser(commands, EVIDENCE)
     add_telemetry_parser(commands, EVIDENCE)
     add_pipeline_parser(commands, EVIDENCE)
+    add_peers_parser(commands, EVIDENCE)
     shop_commands.add_parsers(commands)
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")

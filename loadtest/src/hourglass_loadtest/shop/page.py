@@ -24,7 +24,7 @@ COLOURS = ("#2563eb", "#16a34a", "#d97706", "#9333ea", "#0891b2", "#be123c", "#6
 GOOD, LATER, OTHER, BAD, INTENDED = "#16a34a", "#d97706", "#64748b", "#be123c", "#0f172a"
 INK, GRID = "#334155", "#e2e8f0"
 GROUPS_SHOWN_MAX = 7
-_PICTURE_STYLE: Any = {
+PICTURE_STYLE: Any = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
     "axes.edgecolor": GRID,
@@ -48,7 +48,7 @@ _PICTURE_STYLE: Any = {
 
 def draw(evidence: Evidence, document: Mapping[str, Any], png: Path) -> str:
     """Write the PNG, and return the SVG. Raises OSError."""
-    with mpl.rc_context(_PICTURE_STYLE):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=(14.0, 12.5), layout="constrained")
         FigureCanvasAgg(figure)
         places = figure.subplots(3, 2)
