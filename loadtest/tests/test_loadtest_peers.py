@@ -132,9 +132,7 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.system
 @pytest.mark.processes
 @pytest.mark.timeout(TIMEOUT_S + 20)
-@pytest.mark.parametrize(
-    "name", ["Hourglass, synced", pytest.param("beanstalkd", marks=pytest.mark.needs("beanstalkd"))]
-)
+@pytest.mark.parametrize("name", ["Hourglass, synced"])
 def test_queue_does_all_the_work_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     found = measured(name, tmp_path)
     figures = found["peers"][name]["figures"]

@@ -55,7 +55,16 @@ MAY_IMPORT = {
     "analytics": {"pyspark_mq", "mqclient", "osenv", "telemetry", "hourglass_invariants"},
     "mqadmin": {"osenv", "mqproto", "mqclient"},
     "hourglass_cli": {"osenv", "mqproto", "telemetry", "mq_namesrv", "mq_broker", STUBS},
-    "hourglass_loadtest": {"osenv", "mqproto", "telemetry", "mqclient", "servicekit", "hourglass_local", STUBS},
+    "hourglass_loadtest": {
+        "osenv",
+        "mqproto",
+        "telemetry",
+        "mqclient",
+        "servicekit",
+        "servicekit.testing",
+        "hourglass_local",
+        STUBS,
+    },
     "hourglass_local": {"osenv", "mqproto", "telemetry", "mqclient", "mq_namesrv", "mq_broker", "orders", "payments"}
     | SERVICEKIT
     | {"sandbox_gateway", "hourglass_invariants"}

@@ -200,11 +200,6 @@ def probe_nginx() -> Absence | None:
     return _missing_tools("nginx", "openssl")
 
 
-def probe_beanstalkd() -> Absence | None:
-    """The smallest of the queues that Hourglass is measured beside; it needs no client library."""
-    return _missing_tools("beanstalkd")
-
-
 def probe_package_index() -> Absence | None:
     """Packages can be fetched, from wherever pip takes them on this machine: one small pure one is."""
     with tempfile.TemporaryDirectory(prefix="hourglass-probe-") as folder:
@@ -255,7 +250,6 @@ CAPABILITIES = {
             "docker", ("docker.io", "docker-compose", "debootstrap"), may_lack_for_good=True, probe=probe_docker
         ),
         Capability("nginx", ("nginx", "openssl"), may_lack_for_good=False, probe=probe_nginx),
-        Capability("beanstalkd", ("beanstalkd",), may_lack_for_good=False, probe=probe_beanstalkd),
         Capability("package index", (), may_lack_for_good=True, probe=probe_package_index),
         Capability("history", ("git",), may_lack_for_good=True, probe=probe_history),
         Capability("chromium", ("chromium", "fonts-noto-cjk"), may_lack_for_good=False, probe=probe_chromium),

@@ -23,7 +23,7 @@ _BENCH = java_programs.PROJECTS / "rocketmq" / "Bench.java"
 
 
 class RocketPeer:
-    """One master without a slave."""
+    """One master without a replica."""
 
     window = CALLS
 
@@ -59,8 +59,12 @@ class RocketPeer:
         }  # fmt: skip
         broker_file.write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
         home = {"ROCKETMQ_HOME": str(folder), "NAMESRV_ADDR": f"{LOOPBACK}:{name_port}"}
-        options = [f"-Duser.home={folder}", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-                   "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"]  # fmt: skip
+        options = [
+            f"-Duser.home={folder}",
+            "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+            "--add-opens=java.base/java.nio=ALL-UNNAMED",
+            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+        ]
         start = ["java", java_programs.HEAP, *options, "-cp", jars]
         servers = Program(
             "namesrv", [*start, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(name_server_file)], folder, home

@@ -23,7 +23,7 @@ from hourglass_loadtest.peers.peer import (
 from hourglass_local.ports import LOOPBACK, free_ports
 
 PREFETCH, LATER = 256, "later"
-# Debian's script changes to a user of its own; this one runs as whoever calls it.
+# Debian's script changes to a user of its own; this one runs as the user of the benchmark.
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 

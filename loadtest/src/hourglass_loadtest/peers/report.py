@@ -204,7 +204,7 @@ def figures_of(document: Mapping[str, Any], plot: str) -> str:
     for name, why in document["left_out"].items():
         lines += [f"Left out: {name}: {why}.", ""]
     for name, reasons in document["failed"].items():
-        lines += [f"Failed: {name}, {len(reasons)} rounds; docs/evidence/peers.json has the reasons.", ""]
+        lines += [f"Failed: {name}, {len(reasons)} rounds; peers.json has the reasons.", ""]
     return "\n".join(lines)
 
 
