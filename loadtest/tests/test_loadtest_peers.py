@@ -17,7 +17,7 @@ from hourglass_loadtest.peers.command import choose, orders
 from hourglass_loadtest.peers.load import BACKLOG, PACED, Arrivals, body_of
 from hourglass_loadtest.peers.meter import counted
 from hourglass_loadtest.peers.registry import OURS, OURS_DURABLE, PEERS
-from hourglass_loadtest.peers.report import draw, figures_of, lost, ratios, summary
+from hourglass_loadtest.peers.report import draw, figures_of, lost, ratios, summary, write_page
 from hourglass_loadtest.workload import WorkloadError
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +106,12 @@ def test_page_and_plot_have_every_queue(tmp_path: Path) -> None:
     assert "Left out: Z: not installed: z." in text
     draw(tmp_path / "peers.svg", document())
     assert all(f">{name}<" in (tmp_path / "peers.svg").read_text() for name in (OURS, OURS_DURABLE, "X", "Y"))
+
+
+def test_page_and_plot_are_written_when_every_queue_has_failed(tmp_path: Path) -> None:
+    nothing = document() | {"peers": {}, "ratios": {}, "failed": {"X": ["round 1: broken"]}}
+    write_page(tmp_path / "peers.md", tmp_path / "peers.svg", nothing)
+    assert "Failed: X, 1 rounds" in (tmp_path / "peers.md").read_text()
 
 
 def test_peers_say_their_settings() -> None:

@@ -137,7 +137,7 @@ def figures_of(document: Mapping[str, Any], plot: str) -> str:
         f"{machine['cores']} cores ({machine['cpu']}), {document['filesystem']}, Python {machine['python']}, seed "
         f"{document['seed']}, {len(document['rounds'])} rounds of {document['seconds']:g} s a figure. One fdatasync "
         f"takes {machine['fdatasync_ms']:.2f} ms. The load average before a server's start was "
-        f"{min(loads):.1f} to {max(loads):.1f}.",
+        f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f}.",
         "",
         f"![Medians of all rounds]({plot})",
         "",
