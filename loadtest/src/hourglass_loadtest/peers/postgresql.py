@@ -119,6 +119,6 @@ class _Connection:
 
 async def connect(url: str) -> Connection:
     """One session."""
-    import asyncpg  # noqa: PLC0415 - only make bench-peers has it
+    import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415 - where it is used, as the clients of the others
 
     return _Connection(url, await asyncpg.connect(url))
