@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from delay_faults import small_numbers
 from delay_histories import run_sample
 from delay_world import DelayWorld
 from simulation import run_simulation
@@ -29,3 +30,26 @@ def test_what_a_broker_delivered_before_it_died_is_held_to_its_own_clock() -> No
         await world.close()
 
     run_simulation(story())
+
+
+def test_messages_that_waited_while_the_clock_was_set_back_come_in_their_millisecond() -> None:
+    """More than is read ahead: the timer read those again and again whose place in its order followed the old clock."""
+
+    async def story() -> None:
+        world = DelayWorld(FlushDiskType.ASYNC_FLUSH)
+        await world.open()
+        await world.step(world.restart(clean=False))
+        await world.step(world.checkpoint())
+        await world.step(world.send(11, deliver_in_ms=4_999, padding=300))
+        await world.step(world.advance(0.0004))
+        await world.step(world.recall("m1"))
+        await world.step(world.send(11, level=1, key="b", padding=300))
+        await world.step(world.recall("b"))
+        await world.step(world.wall_jumps(days=-1))
+        await world.step(world.advance(0.001))
+        await world.finish()
+        assert world.model.counts["deliveries"] == 10
+        await world.close()
+
+    with small_numbers():
+        run_simulation(story())

@@ -183,7 +183,9 @@ class TimerQueue:
     async def _load_from(self, queue: ConsumeQueue) -> None:
         self.progress.done_below(TIMER, queue.min_offset)
         begin = max(self._loaded_to, self.progress.next_offset(TIMER))
-        dues_ms, end = self._hot_dues(queue, begin) or await self._cold_dues(queue, begin)
+        # While the clocks differ, only a record says by which of them it is due.
+        hot = self._hot_dues(queue, begin) if not self._ahead_of_wall_ms else None
+        dues_ms, end = hot or await self._cold_dues(queue, begin)
         for offset, due_ms in dues_ms.items():
             if not self.progress.is_done(TIMER, offset):
                 self.index.add(due_ms, offset)
